@@ -1,0 +1,107 @@
+# Needs make and Python 3.11 or newer; uv is used where it is installed.
+# Everything runs in .venv, which the first target that needs it makes and fills.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# PYTHON=...       the interpreter to build .venv with, where the choice matters
+# WORKERS=...      test processes; compilation dominates, so two halve the time
+# PYTEST_ARGS=...  passed on to pytest: make test-fast PYTEST_ARGS="-k ksd"
+# X64_TESTS=...    the tests that are run again in 64-bit
+PYTHON ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+X64_TESTS ?= tests
+PYTHONS = $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install demo test test-fast test-x64 test-slow lint format typecheck \
+	bench clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' \
+		$(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP)  ## make .venv with pushforward and its development tools
+
+demo: $(STAMP)  ## train a sampler, check it, draw a picture
+	@$(BIN)/pushforward demo
+
+test: lint typecheck test-fast test-x64  ## everything that must pass: lint, types, tests
+
+test-fast: $(STAMP)  ## the fast tests, in JAX's usual 32-bit
+	JAX_ENABLE_X64=0 $(PYTEST) $(PYTEST_ARGS)
+
+test-x64: $(STAMP)  ## the fast tests again, in 64-bit
+	JAX_ENABLE_X64=1 $(PYTEST) -m "not slow and not once" $(PYTEST_ARGS) $(X64_TESTS)
+
+test-slow: $(STAMP)  ## the long statistical proofs
+	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: $(STAMP)  ## pyright on src
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(STAMP)  ## run every benchmarks/bench_*.py
+	@set -e; for file in benchmarks/bench_*.py; do \
+		echo "$$file"; $(BIN)/python "$$file"; \
+	done
+
+clean:  ## remove .venv, caches and built packages; runs and results stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	find src tests benchmarks examples -name __pycache__ -type d -prune \
+		-exec rm -rf {} + 2>/dev/null || true
+
+# An interpreter counts only if it runs: a name on PATH may be an empty shim. Where
+# there is none, uv fetches one.
+$(STAMP): pyproject.toml constraints.txt
+	@set -eu; \
+	recent='import sys; sys.exit(sys.version_info < (3, 11))'; \
+	uv=$$(command -v uv || true); \
+	if $(BIN)/python -c "$$recent" 2>/dev/null \
+		&& { test -n "$$uv" || $(BIN)/python -m pip --version >/dev/null 2>&1; }; \
+	then \
+		echo "Bringing $(VENV) up to date."; \
+	else \
+		python=; \
+		for name in $(PYTHONS); do \
+			if "$$name" -c "$$recent" 2>/dev/null; then python=$$name; break; fi; \
+		done; \
+		if test -z "$$python" && test -n "$$uv" && test -z "$(PYTHON)"; then \
+			python=3.12; \
+		elif test -z "$$python"; then \
+			echo "pushforward needs Python 3.11 or newer and found none under the names" \
+				"$(PYTHONS): install one, or say which to use with" \
+				"'make PYTHON=/path/to/python'." >&2; \
+			exit 2; \
+		fi; \
+		echo "Installing pushforward and its development tools into $(VENV);" \
+			"this takes a minute or two."; \
+		if test -n "$$uv"; then \
+			rm -rf $(VENV); \
+			"$$uv" venv --quiet --python "$$python" $(VENV); \
+		elif "$$python" -c 'import venv, ensurepip' 2>/dev/null; then \
+			"$$python" -m venv --clear $(VENV); \
+		else \
+			echo "$$python cannot make virtual environments: install its venv module" \
+				"(python3-venv on Debian and Ubuntu), or uv." >&2; \
+			exit 2; \
+		fi; \
+	fi; \
+	if test -n "$$uv"; then \
+		"$$uv" pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
+	else \
+		$(BIN)/python -m pip install -qq --disable-pip-version-check \
+			-c constraints.txt -e '.[dev]'; \
+	fi; \
+	touch $@

@@ -1,0 +1,61 @@
+"""Writing files so that nothing is ever half-written."""
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pushforward.errors import FileError
+
+
+def explain(path: Path, error: OSError) -> FileError:
+    """The sentence for an operating system's refusal to write `path`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FileError(
+            f"The disk is full: {path} was not written, and what stood there before "
+            "is untouched; free some space and try again."
+        )
+    reason = error.strerror or str(error)
+    return FileError(f"{path} cannot be written ({reason}); choose another place.")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` only when all of it has been written."""
+    temporary = None
+    try:
+        if path.is_dir():
+            raise FileError(f"{path} is a directory; give the name of a file.")
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".part"
+        )
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise explain(path, error) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes `data` to `path`, all of it or nothing."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes `data` as readable JSON, all of it or nothing."""
+    write_bytes(path, (json.dumps(data, indent=2) + "\n").encode())

@@ -1,0 +1,25 @@
+"""The errors a user sees: one sentence that says what, where and what to do."""
+
+
+class PushforwardError(Exception):
+    """Base of every error pushforward raises on purpose."""
+
+
+class UsageError(PushforwardError, ValueError):
+    """What was asked for cannot be done; nothing was written."""
+
+
+class DensityError(UsageError):
+    """The user's density failed its first examination."""
+
+
+class FileError(UsageError):
+    """A file is missing, truncated, foreign, too new, or cannot be written."""
+
+
+class MissingDependencyError(PushforwardError, ImportError):
+    """An optional dependency is not installed; the message holds the pip command."""
+
+
+class TrainingError(PushforwardError, RuntimeError):
+    """Training could not go on; what was reached is still on disk."""

@@ -1,0 +1,247 @@
+"""The alternating method: learn the sampler's score, then move the sampler along it.
+
+`x0 = g(z)`, `x = x0 + sigma eps`. A step trains the score network `s` on fresh draws a
+few times, then the sampler once, by the gradient of an objective through `x` alone (the
+weights of `s` are frozen). Objectives differ in one function: `DFT`, `KL`.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward import scores
+from pushforward._precision import NETWORK_DTYPE, narrow, widen
+from pushforward.methods.base import AbstractMethod, Adam, Clock, average, fill_in
+from pushforward.networks import AbstractNetwork, ResidualMap, ScoreMLP
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
+from pushforward.targets.coordinates import Whitened, Whitening
+from pushforward.whitening import Look, look
+
+Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
+
+
+class AlternatingState(eqx.Module):
+    """What the next step needs."""
+
+    network: AbstractNetwork
+    averaged: AbstractNetwork
+    score: ScoreMLP
+    network_optimiser: tuple
+    score_optimiser: tuple
+    look: Look
+    clock: Clock
+
+
+class AbstractAlternating(AbstractMethod):
+    """Score network and sampler in turns; an objective completes it."""
+
+    width: eqx.AbstractVar[int | None]
+    depth: eqx.AbstractVar[int]
+    noise_scale: eqx.AbstractVar[float | None]
+    score_steps: eqx.AbstractVar[int]
+    score_warmup: eqx.AbstractVar[int]
+    learning_rate: eqx.AbstractVar[float]
+    score_learning_rate: eqx.AbstractVar[float]
+    estimator: eqx.AbstractVar[scores.Estimator]
+    antithetic: eqx.AbstractVar[bool]
+    whiten: eqx.AbstractVar[bool]
+    particles: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def objective(
+        self,
+        x: Float[Array, " d"],
+        conditional: Float[Array, " d"],
+        score: Field,
+        first: Field,
+        second: Field,
+    ) -> Float[Array, ""]:
+        """What is differentiated through `x` at one point.
+
+        Args:
+            x: the noisy draw `x0 + sigma eps`.
+            conditional: `-eps / sigma`, the score of `x` given `x0`.
+            score: the frozen estimate of the sampler's score.
+            first: the target's score (from one minibatch, where it has minibatches).
+            second: the same from an independent minibatch.
+        """
+
+    def resolve(self, target: AbstractTarget, platform: str):
+        fast = platform != "cpu"
+        return fill_in(
+            self,
+            {
+                "steps": 15_000 if fast else 4_000,
+                "batch_size": 2048 if fast else 256,
+                "width": 256 if fast else 64,
+                "noise_scale": 0.05,
+            },
+        )
+
+    def stages(self) -> tuple[AbstractMethod, ...]:
+        return (self,)
+
+    @property
+    def _adam(self) -> Adam:
+        # A low first moment: the score network's error is not stationary.
+        return Adam(self.learning_rate, b1=0.5)
+
+    @property
+    def _score_adam(self) -> Adam:
+        return Adam(self.score_learning_rate, clip=10.0)
+
+    def init(self, key, target, steps, previous=None) -> AlternatingState:
+        look_key, network_key, score_key = jax.random.split(key, 3)
+        if previous is not None:
+            # A later stage: the sampler and the coordinates of the one before.
+            seen, network = previous.look, previous.averaged
+        else:
+            seen = look(look_key, target, particles=self.particles)
+            if not self.whiten:
+                plain = Whitening.identity(target.dim)
+                seen = eqx.tree_at(lambda s: s.whitening, seen, plain)
+            # The noise adds sigma^2 to the variance: start at N(0, I) in all.
+            noiseless = target.is_noise_conditional
+            scale = 1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5
+            network = ResidualMap(
+                target.dim, target.dim, self.width, self.depth, scale=scale,
+                key=network_key,
+            )  # fmt: skip
+        score = ScoreMLP(
+            target.dim,
+            self.width,
+            self.depth,
+            conditional=target.is_noise_conditional,
+            key=score_key,
+        )
+        return AlternatingState(
+            network,
+            network,
+            score,
+            self._adam.init(network),
+            self._score_adam.init(score),
+            seen,
+            Clock.start(steps),
+        )
+
+    def _noise_levels(self, key: PRNGKeyArray, target: AbstractTarget):
+        if not target.is_noise_conditional:
+            return jnp.full(self.batch_size, self.noise_scale, NETWORK_DTYPE)
+        low, high = map(jnp.log, map(jnp.float32, target.sigma_range))
+        draw = jax.random.uniform(key, (self.batch_size,), NETWORK_DTYPE)
+        return jnp.exp(low + (high - low) * draw)
+
+    def step(self, key, target, state):
+        view = state.look.view(target)
+        score_key, network_key = jax.random.split(key)
+        factor = state.clock.warmup_cosine()
+
+        def score_step(carry, key):
+            model, optimiser = carry
+            loss, gradient = eqx.filter_value_and_grad(self._score_loss)(
+                model, state.network, target, key
+            )
+            # The first steps train the score alone, at its full rate.
+            rate = jnp.where(state.clock.step < self.score_warmup, 1.0, factor)
+            model, optimiser = self._score_adam.update(gradient, optimiser, model, rate)
+            return (model, optimiser), loss
+
+        arrays, static = eqx.partition(state.score, eqx.is_array)
+
+        def body(carry, key):
+            arrays, optimiser = carry
+            (model, optimiser), loss = score_step(
+                (eqx.combine(arrays, static), optimiser), key
+            )
+            return (eqx.filter(model, eqx.is_array), optimiser), loss
+
+        (arrays, score_optimiser), losses = jax.lax.scan(
+            body,
+            (arrays, state.score_optimiser),
+            jax.random.split(score_key, self.score_steps),
+        )
+        score = eqx.combine(arrays, static)
+        (_, gap), gradient = eqx.filter_value_and_grad(self._sampler_loss, has_aux=True)(
+            state.network, score, view, target, network_key
+        )
+        rate = jnp.where(state.clock.step < self.score_warmup, 0.0, factor)
+        network, network_optimiser = self._adam.update(
+            gradient, state.network_optimiser, state.network, rate
+        )
+        new = AlternatingState(
+            network,
+            average(state.averaged, network, state.clock),
+            score,
+            network_optimiser,
+            score_optimiser,
+            state.look,
+            state.clock.tick(),
+        )
+        return new, {"score_loss": jnp.mean(losses), "fisher": gap}
+
+    def _latents(self, key: PRNGKeyArray, network: AbstractNetwork):
+        shape = (self.batch_size, network.in_size)
+        return jax.random.normal(key, shape, NETWORK_DTYPE)
+
+    def _score_loss(self, model: ScoreMLP, network, target, key):
+        z_key, level_key, noise_key = jax.random.split(key, 3)
+        x0 = jax.lax.stop_gradient(jax.vmap(network)(self._latents(z_key, network)))
+        levels = self._noise_levels(level_key, target)
+
+        def one(x0, sigma, key):
+            field = _at_level(model, sigma)
+            return scores.score_loss(self.estimator, field, x0, sigma, key)
+
+        keys = jax.random.split(noise_key, self.batch_size)
+        return jnp.mean(jax.vmap(one)(x0, levels, keys))
+
+    def _sampler_loss(self, network, score, view: Whitened, target, key):
+        z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
+        x0 = jax.vmap(network)(self._latents(z_key, network))
+        levels = self._noise_levels(level_key, target)
+        eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
+
+        def one(x0, eps, sigma, a_key, b_key):
+            outer = sigma if target.is_noise_conditional else None
+
+            def first(x):
+                return narrow(view.score(widen(x), key=a_key, sigma=outer))
+
+            def second(x):
+                return narrow(view.score(widen(x), key=b_key, sigma=outer))
+
+            field = _at_level(score, sigma)
+            signs = (1.0, -1.0) if self.antithetic else (1.0,)
+            losses = [
+                self.objective(
+                    x0 + sign * sigma * eps, -sign * eps / sigma, field, first, second
+                )
+                for sign in signs
+            ]
+            x = jax.lax.stop_gradient(x0 + sigma * eps)
+            gap = jnp.sum((first(x) - field(x)) ** 2)
+            # A noise level's gradients scale like 1/sigma: weigh them alike.
+            weight = sigma**2 if target.is_noise_conditional else 1.0
+            return weight * sum(losses) / len(signs), gap
+
+        keys = (jax.random.split(k, self.batch_size) for k in (a_key, b_key))
+        losses, gaps = jax.vmap(one)(x0, eps, levels, *keys)
+        return jnp.mean(losses), jnp.mean(gaps)
+
+    def sampler(self, target, state) -> Sampler:
+        # A plain target is fitted by g(z) + sigma eps; a smoothed one by g(z) itself.
+        scale = 0.0 if target.is_noise_conditional else self.noise_scale
+        scale = jnp.asarray(scale, jnp.result_type(float))
+        return Sampler(state.averaged, state.look.whitening, scale, target.structure)
+
+
+def _at_level(model: ScoreMLP, sigma: Any) -> Field:
+    if model.conditional:
+        return lambda x: model(x, sigma)
+    return lambda x: model(x)

@@ -1,0 +1,158 @@
+"""The protocol of a training method."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
+
+# A flat mapping of scalars: what the progress bar shows and metrics.jsonl holds.
+Info = dict[str, Float[Array, ""]]
+State = Any
+
+
+class AbstractMethod(eqx.Module):
+    """A way to train a sampler.
+
+    Fields are plain numbers, names or None; None means "choose for me", and `resolve`
+    does so from the dimension and the device, once.
+    """
+
+    steps: eqx.AbstractVar[int | None]
+    batch_size: eqx.AbstractVar[int | None]
+
+    @abc.abstractmethod
+    def resolve(self, target: AbstractTarget, platform: str) -> "AbstractMethod":
+        """The same method with every None filled in."""
+
+    @abc.abstractmethod
+    def stages(self) -> tuple["AbstractMethod", ...]:
+        """The methods to run one after another; most are a single stage, themselves."""
+
+    @abc.abstractmethod
+    def init(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        steps: Int[Array, ""],
+        previous: State | None = None,
+    ) -> State:
+        """The state before the first step; pure and jit-able.
+
+        Args:
+            key: random key.
+            target: what to sample from.
+            steps: how many steps are planned (schedules follow it).
+            previous: the last state of the stage before, where there is one.
+        """
+
+    @abc.abstractmethod
+    def step(
+        self, key: PRNGKeyArray, target: AbstractTarget, state: State
+    ) -> tuple[State, Info]:
+        """One step of training; pure and jit-able."""
+
+    @abc.abstractmethod
+    def sampler(self, target: AbstractTarget, state: State) -> Sampler:
+        """What has been learnt so far."""
+
+
+class Clock(eqx.Module):
+    """Where training stands: the step, and how many are planned."""
+
+    step: Int[Array, ""]
+    horizon: Int[Array, ""]
+
+    @staticmethod
+    def start(horizon: Int[Array, ""]) -> "Clock":
+        """Before the first step."""
+        return Clock(jnp.zeros((), jnp.int32), jnp.asarray(horizon, jnp.int32))
+
+    def tick(self) -> "Clock":
+        """After one more step."""
+        return Clock(self.step + 1, self.horizon)
+
+    def extend(self, horizon: int) -> "Clock":
+        """The same step of a longer plan."""
+        return Clock(self.step, jnp.asarray(horizon, jnp.int32))
+
+    def warmup_cosine(self, warmup: float = 0.05, floor: float = 0.01):
+        """A factor that rises from 0 to 1 and falls to `floor` along a cosine.
+
+        The rise matters: Adam amplifies noise where training starts at an optimum.
+        """
+        done = self.step / jnp.maximum(self.horizon, 1)
+        rise = jnp.minimum((self.step + 1) / (warmup * self.horizon + 1), 1.0)
+        fall = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(done, 1.0)))
+        return (rise * fall).astype(jnp.float32)
+
+
+def extend(state: State, steps: int) -> State:
+    """The state with its clocks set to a larger number of steps."""
+    return jax.tree.map(
+        lambda leaf: leaf.extend(steps) if isinstance(leaf, Clock) else leaf,
+        state,
+        is_leaf=lambda leaf: isinstance(leaf, Clock),
+    )
+
+
+class Adam(NamedTuple):
+    """Adam with gradient clipping, its learning rate given at every step.
+
+    The rate is an argument, so that a longer or shorter run compiles to the same program.
+    """
+
+    learning_rate: float
+    b1: float = 0.9
+    b2: float = 0.99
+    clip: float = 1.0
+
+    @property
+    def transform(self) -> optax.GradientTransformation:
+        """The update without its learning rate."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.clip),
+            optax.scale_by_adam(b1=self.b1, b2=self.b2),
+        )
+
+    def init(self, model: Any) -> Any:
+        """The optimiser's state for a network."""
+        return self.transform.init(eqx.filter(model, eqx.is_inexact_array))
+
+    def update(self, gradient: Any, state: Any, model: Any, factor: Array):
+        """One update of `model` at `factor` times the learning rate."""
+        updates, state = self.transform.update(gradient, state)
+        rate = -self.learning_rate * factor
+        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
+        return eqx.apply_updates(model, updates), state
+
+
+def average(old: Any, new: Any, clock: Clock, decay: float = 0.999) -> Any:
+    """An exponential moving average of weights, with a shorter memory at the start."""
+    decay = jnp.minimum(decay, (1.0 + clock.step) / (10.0 + clock.step))
+    return jax.tree.map(
+        lambda a, b: (decay * a + (1 - decay) * b).astype(a.dtype)
+        if eqx.is_inexact_array(a)
+        else b,
+        old,
+        new,
+    )
+
+
+def replace(method: AbstractMethod, **changes: Any) -> AbstractMethod:
+    """A copy with some fields replaced."""
+    return dataclasses.replace(method, **changes)
+
+
+def fill_in(method: AbstractMethod, defaults: dict[str, Any | Callable[[], Any]]):
+    """A copy whose None fields are taken from `defaults`."""
+    missing = {k: v for k, v in defaults.items() if getattr(method, k) is None}
+    return replace(method, **missing)

@@ -1,0 +1,38 @@
+"""Implicit reverse KL (the paper's KL-NS)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pushforward.methods.alternating import AbstractAlternating, Field
+from pushforward.scores import Estimator
+
+
+class KL(AbstractAlternating):
+    """Minimises the KL divergence from the noisy sampler to the target."""
+
+    steps: int | None = None
+    batch_size: int | None = None
+    width: int | None = None
+    depth: int = 3
+    noise_scale: float | None = None
+    score_steps: int = 4
+    score_warmup: int = 500
+    learning_rate: float = 5e-4
+    score_learning_rate: float = 1e-3
+    estimator: Estimator = "denoising"
+    antithetic: bool = True
+    whiten: bool = True
+    particles: int = 2048
+
+    def objective(self, x, conditional, score, first, second):
+        return kl_loss(x, score, first)
+
+
+def kl_loss(x: Float[Array, " d"], score: Field, target: Field) -> Float[Array, ""]:
+    """`(s(x) - s_q(x)) . x` with the first factor frozen.
+
+    Its gradient is `E[(s(x) - s_q(x)) . dx/dtheta]`, that of the KL divergence. It is
+    linear in the target's score, so one minibatch suffices.
+    """
+    return jnp.sum(jax.lax.stop_gradient(score(x) - target(x)) * x)

@@ -1,0 +1,228 @@
+"""The recipe that works untouched: what `fit` runs when no method is named.
+
+1. Look at the target and whiten it (`whitening.look`).
+2. Reverse KL: with the exact entropy (`Transport`) in few dimensions, through a score
+   network (`KL`) in many. KL is the robust objective.
+3. DFT from the same sampler.
+4. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
+   the target loses weight significantly and the KSD U-statistic falls by more than two
+   standard errors. The decision is recorded in the history.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from pushforward.diagnostics.ksd import stein_kernel
+from pushforward.methods.alternating import AlternatingState
+from pushforward.methods.base import AbstractMethod, fill_in, replace
+from pushforward.methods.dft import DFT
+from pushforward.methods.kl import KL
+from pushforward.methods.transport import Transport, fit_mixture
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
+from pushforward.whitening import Look
+
+# Up to here a step with exact entropy costs less than one that learns a score.
+EXACT_ENTROPY_DIM = 32
+
+
+class Recipe(AbstractMethod):
+    """Whiten, KL, then DFT where fresh draws say it is better."""
+
+    steps: int | None = None
+    batch_size: int | None = None
+    width: int | None = None
+    first: str | None = None
+
+    def resolve(self, target: AbstractTarget, platform: str) -> "Recipe":
+        plain = not target.is_noise_conditional
+        exact = plain and target.dim <= EXACT_ENTROPY_DIM
+        first = self.first or ("transport" if exact else "kl")
+        chosen = _FIRST[first](batch_size=self.batch_size, width=self.width)
+        chosen = chosen.resolve(target, platform)
+        return fill_in(
+            self,
+            {
+                # A tenth more, for DFT.
+                "steps": chosen.steps * 10 // 9 + 1,
+                "batch_size": chosen.batch_size,
+                "width": chosen.width,
+                "first": first,
+            },
+        )
+
+    def stages(self) -> tuple[AbstractMethod, ...]:
+        polish = self.steps // 10
+        main = max(self.steps - polish - 1, 1)
+        first = _FIRST[self.first](
+            steps=main, batch_size=self.batch_size, width=self.width
+        )
+        trial = DFT(
+            steps=polish,
+            batch_size=max(self.batch_size // 2, 1),
+            width=self.width,
+            noise_scale=0.02,
+            learning_rate=1e-4,
+            score_learning_rate=2e-3,
+            score_warmup=polish // 2,
+        )
+        polished = Polish(first, trial)
+        return first, polished, Choose(before=polished)
+
+    def init(self, key, target, steps, previous=None):
+        return self.stages()[0].init(key, target, steps)
+
+    def step(self, key, target, state):
+        return self.stages()[0].step(key, target, state)
+
+    def sampler(self, target, state) -> Sampler:
+        return self.stages()[0].sampler(target, state)
+
+
+_FIRST = {"transport": Transport, "kl": KL}
+
+
+class PolishState(eqx.Module):
+    """The first stage's sampler, kept, and the one in training."""
+
+    kept: Sampler
+    trial: AlternatingState
+
+
+class Polish(AbstractMethod):
+    """DFT from where the first stage stopped, whose sampler is kept aside."""
+
+    before: AbstractMethod
+    trial: DFT
+
+    @property
+    def steps(self) -> int | None:
+        """As many as DFT's."""
+        return self.trial.steps
+
+    @property
+    def batch_size(self) -> int | None:
+        """DFT's."""
+        return self.trial.batch_size
+
+    def resolve(self, target: AbstractTarget, platform: str) -> "Polish":
+        return replace(self, trial=self.trial.resolve(target, platform))
+
+    def stages(self) -> tuple[AbstractMethod, ...]:
+        return (self,)
+
+    def init(self, key, target, steps, previous=None) -> PolishState:
+        kept = self.before.sampler(target, previous)
+        return PolishState(kept, self.trial.init(key, target, steps, previous))
+
+    def step(self, key, target, state):
+        trial, info = self.trial.step(key, target, state.trial)
+        return PolishState(state.kept, trial), info
+
+    def sampler(self, target, state) -> Sampler:
+        # Not yet chosen: the safe one.
+        return state.kept
+
+    def candidates(self, target, state: PolishState) -> tuple[Sampler, Sampler, Look]:
+        """The kept sampler, the trained one, and the look they share."""
+        return state.kept, self.trial.sampler(target, state.trial), state.trial.look
+
+
+class ChooseState(eqx.Module):
+    """Two samplers and which of them is the better, once that is known."""
+
+    kept: Sampler
+    trial: Sampler
+    look: Look
+    take_trial: Bool[Array, ""]
+
+
+class Choose(AbstractMethod):
+    """Decides between two samplers on fresh draws used for nothing else."""
+
+    before: Polish
+    steps: int | None = 1
+    batch_size: int | None = 1024
+    sets: int = 16
+
+    def resolve(self, target: AbstractTarget, platform: str) -> "Choose":
+        return self
+
+    def stages(self) -> tuple[AbstractMethod, ...]:
+        return (self,)
+
+    def init(self, key, target, steps, previous=None) -> ChooseState:
+        kept, trial, look = self.before.candidates(target, previous)
+        return ChooseState(kept, trial, look, jnp.zeros((), bool))
+
+    def step(self, key, target, state):
+        draw_key, mixture_key = jax.random.split(key)
+        view = state.look.view(target)
+        from_target = state.look.whitening.from_target
+
+        def draw(sampler, key):
+            return jax.vmap(from_target)(sampler.block(key, self.batch_size))
+
+        def one_set(key):
+            key_kept, key_trial = jax.random.split(key)
+            kept, trial = draw(state.kept, key_kept), draw(state.trial, key_trial)
+            values = [u_statistic(x, jax.vmap(view.score)(x)) for x in (kept, trial)]
+            return (*values, kept, trial)
+
+        keys = jax.random.split(draw_key, self.sets)
+        u_kept, u_trial, kept, trial = jax.lax.map(one_set, keys)
+        gain = u_kept - u_trial
+        mean = jnp.mean(gain)
+        error = jnp.std(gain) / self.sets**0.5
+        lost = lost_weight(
+            mixture_key,
+            state.look.particles,
+            kept.reshape(-1, target.dim),
+            trial.reshape(-1, target.dim),
+        )
+        take = (mean > 2 * error) & (lost < 4.0) & jnp.all(jnp.isfinite(trial))
+        new = ChooseState(state.kept, state.trial, state.look, take)
+        info = {
+            "ksd_kl": jnp.mean(u_kept),
+            "ksd_dft": jnp.mean(u_trial),
+            "ksd_gain_error": error,
+            "lost_weight_z": lost,
+            "dft_chosen": take.astype(jnp.float32),
+        }
+        return new, info
+
+    def sampler(self, target, state) -> Sampler:
+        return jax.tree.map(
+            lambda a, b: jnp.where(state.take_trial, b, a), state.kept, state.trial
+        )
+
+
+def u_statistic(x: Float[Array, "n d"], s: Float[Array, "n d"]) -> Float[Array, ""]:
+    """The KSD U-statistic, dense: for the few draws of one compiled decision."""
+    rows = jax.vmap(
+        lambda x1, s1: jax.vmap(lambda x2, s2: stein_kernel(x1, x2, s1, s2))(x, s)
+    )(x, s)
+    n = x.shape[0]
+    return (jnp.sum(rows) - jnp.trace(rows)) / (n * (n - 1))
+
+
+def lost_weight(
+    key, reference: Float[Array, "r d"], kept: Float[Array, "n d"],
+    trial: Float[Array, "n d"], *, cells: int = 8,
+) -> Float[Array, ""]:  # fmt: skip
+    """How much weight the worst-hit part of the target lost, in standard errors.
+
+    The parts are the cells of a mixture fitted to the reference.
+    """
+    _, means, _ = fit_mixture(key, reference, cells, sweeps=5)
+
+    def shares(x):
+        distances = jnp.sum((x[:, None] - means[None]) ** 2, axis=-1)
+        return jnp.mean(jax.nn.one_hot(jnp.argmin(distances, axis=1), cells), axis=0)
+
+    before, after = shares(kept), shares(trial)
+    n = kept.shape[0]
+    pooled = jnp.clip(0.5 * (before + after), 1e-6, 1.0)
+    return jnp.max((before - after) / jnp.sqrt(2 * pooled * (1 - pooled) / n + 1e-12))

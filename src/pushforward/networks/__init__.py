@@ -1,0 +1,20 @@
+"""Maps and score models: small networks written for one point, `vmap`ped outside.
+
+Every network can describe itself in plain names and numbers (`describe`), and be built
+again from that description (`build`): this is how a sampler file holds one without code.
+"""
+
+from pushforward.networks.base import AbstractNetwork, build, describe
+from pushforward.networks.mixture import MixtureMap
+from pushforward.networks.mlp import MLP, AffineMap, ResidualMap, ScoreMLP
+
+__all__ = [
+    "MLP",
+    "AbstractNetwork",
+    "AffineMap",
+    "MixtureMap",
+    "ResidualMap",
+    "ScoreMLP",
+    "build",
+    "describe",
+]

@@ -1,0 +1,66 @@
+"""What every network is: a module that can be described and built again."""
+
+import abc
+import dataclasses
+import importlib
+import inspect
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward.errors import FileError, UsageError
+
+
+class AbstractNetwork(eqx.Module):
+    """A network from `in_size` to `out_size` numbers.
+
+    Its static fields carry the names of its constructor's arguments, so that
+    `describe` and `build` need nothing more.
+    """
+
+    in_size: eqx.AbstractVar[int]
+    out_size: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
+        """The network at one point."""
+
+
+def describe(network: AbstractNetwork) -> dict[str, Any]:
+    """The network's kind and constructor arguments, as plain names and numbers."""
+    arguments = inspect.signature(type(network).__init__).parameters
+    stored = {
+        field.name: getattr(network, field.name)
+        for field in dataclasses.fields(network)
+        if field.metadata.get("static") and field.name in arguments
+    }
+    return {"kind": type(network).__name__, **stored}
+
+
+def build(description: dict[str, Any], key: PRNGKeyArray | None = None):
+    """A network from its description; without a key, only its shapes.
+
+    Only classes of this package are built: a file cannot name anybody else's code.
+    """
+    arguments = dict(description)
+    kind = arguments.pop("kind", None)
+    networks = importlib.import_module("pushforward.networks")
+    cls = getattr(networks, str(kind), None)
+    if not (inspect.isclass(cls) and issubclass(cls, AbstractNetwork)):
+        raise FileError(
+            f"The file holds a network of the kind {kind!r}, which this version of "
+            "pushforward does not have; update pushforward or save the sampler again."
+        )
+    try:
+        if key is not None:
+            return cls(**arguments, key=key)
+        return eqx.filter_eval_shape(lambda k: cls(**arguments, key=k), jax.random.key(0))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise FileError(
+            f"The file's description of its {kind} network does not fit this version "
+            f"of pushforward ({error})."
+        ) from error

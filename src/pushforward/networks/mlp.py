@@ -1,0 +1,190 @@
+"""Multi-layer perceptrons, plain and residual.
+
+The residual ones start *at* the standard normal: their last layer is near zero, so the
+map is the identity and the score is that of N(0, I), and training learns what is left.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward._precision import NETWORK_DTYPE
+from pushforward.errors import UsageError
+from pushforward.networks.base import AbstractNetwork
+
+ACTIVATIONS: dict[str, Callable] = {
+    "silu": jax.nn.silu,
+    "elu": jax.nn.elu,
+    "gelu": jax.nn.gelu,
+    "tanh": jnp.tanh,
+    "leaky_relu": lambda x: jax.nn.leaky_relu(x, 0.2),
+}
+
+
+class MLP(AbstractNetwork):
+    """`depth` hidden layers of `width` units."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    activation: str = eqx.field(static=True)
+    final_scale: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        width: int,
+        depth: int,
+        activation: str = "silu",
+        final_scale: float = 1.0,
+        *,
+        key: PRNGKeyArray,
+    ):
+        """An MLP whose last layer's initial values are scaled by `final_scale`."""
+        if activation not in ACTIVATIONS:
+            raise UsageError(
+                f"The activation {activation!r} is not known; there are "
+                f"{', '.join(sorted(ACTIVATIONS))}."
+            )
+        sizes = [in_size, *[width] * depth, out_size]
+        keys = jax.random.split(key, depth + 1)
+        layers = [
+            eqx.nn.Linear(a, b, dtype=NETWORK_DTYPE, key=k)
+            for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+        ]
+        layers[-1] = jax.tree.map(lambda a: a * final_scale, layers[-1])
+        self.layers = tuple(layers)
+        self.in_size, self.out_size = in_size, out_size
+        self.width, self.depth = width, depth
+        self.activation, self.final_scale = activation, final_scale
+
+    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
+        """The network at one point."""
+        for layer in self.layers[:-1]:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return self.layers[-1](x)
+
+
+class ResidualMap(AbstractNetwork):
+    """`g(z) = scale * z * exp(a(z)) + b(z)`, with `(a, b)` an MLP that starts near zero.
+
+    The factor `exp(a)` lets one network serve widths that differ by orders of magnitude,
+    as in a funnel; |a| is softly bounded by `log_bound`.
+    """
+
+    mlp: MLP
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    activation: str = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
+    log_bound: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        width: int,
+        depth: int,
+        activation: str = "silu",
+        scale: float = 1.0,
+        log_bound: float = 8.0,
+        *,
+        key: PRNGKeyArray,
+    ):
+        """A residual map; `in_size` may exceed `out_size` (the rest is extra noise)."""
+        if in_size < out_size:
+            raise UsageError(
+                f"A residual map needs at least as many latent numbers ({in_size}) as "
+                f"coordinates ({out_size})."
+            )
+        self.mlp = MLP(in_size, 2 * out_size, width, depth, activation, 0.01, key=key)
+        self.in_size, self.out_size = in_size, out_size
+        self.width, self.depth, self.activation = width, depth, activation
+        self.scale, self.log_bound = scale, log_bound
+
+    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
+        """The map at one point."""
+        a, b = jnp.split(self.mlp(x), 2)
+        a = self.log_bound * jnp.tanh(a / self.log_bound)
+        return self.scale * x[: self.out_size] * jnp.exp(a) + b
+
+
+class ScoreMLP(AbstractNetwork):
+    """`s(u) = -u + r(u)`: the score of N(0, I) and what is left.
+
+    With `conditional`, the last input is the noise level and the network is
+    `(-u / sqrt(1 + sigma^2) + r(u, log sigma)) / sigma`-shaped: it models sigma times the
+    score, which is of order one at every level.
+    """
+
+    mlp: MLP
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    activation: str = eqx.field(static=True)
+    conditional: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        width: int,
+        depth: int,
+        activation: str = "silu",
+        *,
+        conditional: bool = False,
+        key: PRNGKeyArray,
+    ):
+        """A score model of `in_size` coordinates."""
+        extra = 1 if conditional else 0
+        self.mlp = MLP(in_size + extra, in_size, width, depth, activation, 0.01, key=key)
+        self.in_size = self.out_size = in_size
+        self.width, self.depth, self.activation = width, depth, activation
+        self.conditional = conditional
+
+    def __call__(
+        self, x: Float[Array, " i"], sigma: Float[Array, ""] | None = None
+    ) -> Float[Array, " i"]:
+        """The score model at one point (and noise level, where it is conditional)."""
+        if not self.conditional:
+            return -x + self.mlp(x)
+        assert sigma is not None
+        # sigma/(1 + sigma^2) u is sigma times the score of N(0, (1 + sigma^2) I).
+        inputs = jnp.concatenate([x, jnp.log(sigma)[None]])
+        return (-x * sigma / (1 + sigma**2) + self.mlp(inputs)) / sigma
+
+
+class AffineMap(AbstractNetwork):
+    """`x = m + L z` with a lower-triangular `L`, whose diagonal is kept positive."""
+
+    mean: Float[Array, " d"]
+    lower: Float[Array, "d d"]
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+
+    def __init__(self, in_size: int, *, key: PRNGKeyArray | None = None):
+        """The identity map on `in_size` coordinates."""
+        self.mean = jnp.zeros(in_size, NETWORK_DTYPE)
+        self.lower = jnp.zeros((in_size, in_size), NETWORK_DTYPE)
+        self.in_size = self.out_size = in_size
+
+    @property
+    def factor(self) -> Float[Array, "d d"]:
+        """`L`: strictly lower part as stored, diagonal through the exponential."""
+        return jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(jnp.diag(self.lower)))
+
+    def log_det(self) -> Float[Array, ""]:
+        """The log-determinant of `L`."""
+        return jnp.trace(self.lower)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The map at one point."""
+        return self.mean + self.factor @ x

@@ -1,0 +1,257 @@
+"""The trained thing: one network pass per draw, and a small file that holds it.
+
+A file is a safetensors file: arrays, and a JSON text under `pushforward` in its header.
+Nothing in it is ever executed.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from pushforward import _files
+from pushforward._precision import NETWORK_DTYPE, widen
+from pushforward._version import __version__
+from pushforward.errors import FileError, UsageError
+from pushforward.networks import AbstractNetwork, build, describe
+from pushforward.targets.base import AbstractTarget
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+
+FORMAT = 1
+# Draws are made in blocks of this size whatever n is: the program is compiled once, and
+# block i of any run is the same draws.
+BLOCK = 16_384
+
+
+class Sampler(eqx.Module):
+    """`x = W(g(z) + noise_scale * eps)`: latent noise, a network, a whitening, a tree."""
+
+    network: AbstractNetwork
+    whitening: Whitening
+    noise_scale: Float[Array, ""]
+    structure: Structure = eqx.field(static=True)
+
+    @property
+    def dim(self) -> int:
+        """The number of unconstrained coordinates."""
+        return self.structure.size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each coordinate."""
+        return self.structure.names
+
+    def block(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
+        """`n` draws in unconstrained coordinates, in one pass; jit-able."""
+        latent_key, noise_key = jax.random.split(key)
+        shape = (n, self.network.out_size)
+        z = jax.random.normal(latent_key, (n, self.network.in_size), NETWORK_DTYPE)
+        scale = self.noise_scale.astype(NETWORK_DTYPE)
+        # Random numbers cost as much as a small network: none are made for scale 0.
+        noise = jax.lax.cond(
+            scale > 0,
+            lambda: scale * jax.random.normal(noise_key, shape, NETWORK_DTYPE),
+            lambda: jnp.zeros(shape, NETWORK_DTYPE),
+        )
+        u = jax.vmap(self.network)(z) + noise
+        return jax.vmap(self.whitening.to_target)(widen(u))
+
+    def sample(self, key: PRNGKeyArray, n: int) -> Any:
+        """`n` draws in the user's own tree.
+
+        Args:
+            key: random key; the same key gives the same draws, and the first draws of a
+                larger `n` are those of a smaller one.
+            n: how many.
+
+        Returns:
+            The user's tree with a leading axis of n (an n by d array, where the target
+            was given by `dim`).
+        """
+        return jax.tree.map(jnp.asarray, self._collect(key, n, _draw_trees))
+
+    def sample_flat(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
+        """The same `n` draws in unconstrained coordinates."""
+        return jnp.asarray(self._collect(key, n, _draw_flat))
+
+    def blocks(self, key: PRNGKeyArray, n: int, draw=None) -> Iterator[Any]:
+        """The draws of `sample`, a block at a time, as numpy arrays."""
+        _check_count(n)
+        draw = _draw_trees if draw is None else draw
+        count = -(-n // BLOCK)
+        ahead = draw(self, key, _index(0)) if count else None
+        for i in range(count):
+            # The next block is computed while this one is copied out.
+            current, ahead = ahead, None
+            if i + 1 < count:
+                ahead = draw(self, key, _index(i + 1))
+            keep = min(BLOCK, n - i * BLOCK)
+            yield jax.tree.map(lambda a, keep=keep: np.asarray(a)[:keep], current)
+
+    def _collect(self, key: PRNGKeyArray, n: int, draw) -> Any:
+        _check_count(n)
+        # Filled block by block on the host: joining on the device would compile anew for
+        # every n.
+        shapes = eqx.filter_eval_shape(draw, self, key, _index(0))
+        whole = jax.tree.map(lambda a: np.empty((n, *a.shape[1:]), a.dtype), shapes)
+        for i, block in enumerate(self.blocks(key, n, draw)):
+            for into, part in zip(
+                jax.tree.leaves(whole), jax.tree.leaves(block), strict=True
+            ):
+                into[i * BLOCK : i * BLOCK + len(part)] = part
+        return whole
+
+    def stream(
+        self, key: PRNGKeyArray, n: int, path: str | Path, *, progress: bool = False
+    ) -> Path:
+        """Writes the draws of `sample(key, n)` to `.npy`, `.npz` or `.csv`.
+
+        Memory does not grow with `n`. The file appears under its name only when it is
+        complete. An `.npz` file has an array per leaf of the tree; the others hold one
+        table, the columns in the order of `column_names`.
+        """
+        from pushforward._draws import write_draws
+
+        _check_count(n)
+        return write_draws(self, key, n, Path(path), progress=progress)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the sampler to one file, which `load` reads."""
+        path = Path(path)
+        arrays = _named_arrays(self)
+        header = {
+            "format": FORMAT,
+            "version": __version__,
+            "kind": "sampler",
+            "network": describe(self.network),
+            "structure": self.structure.to_json(),
+        }
+        metadata = {"pushforward": json.dumps(header)}
+        _files.write_bytes(path, safetensors.numpy.save(arrays, metadata))
+        return path
+
+
+@eqx.filter_jit
+def _draw_flat(sampler: Sampler, key: PRNGKeyArray, block: Int[Array, ""]):
+    return sampler.block(jax.random.fold_in(key, block), BLOCK)
+
+
+@eqx.filter_jit
+def _draw_trees(sampler: Sampler, key: PRNGKeyArray, block: Int[Array, ""]):
+    return jax.vmap(sampler.structure.unflatten)(_draw_flat(sampler, key, block))
+
+
+def _index(block: int) -> Int[Array, ""]:
+    # An array, not a Python number: a number would be compiled in.
+    return jnp.asarray(block, jnp.uint32)
+
+
+def _check_count(n: int) -> None:
+    if not isinstance(n, int | np.integer) or n < 0:
+        raise UsageError(f"The number of draws must be a whole number, not {n!r}.")
+
+
+def _named_arrays(sampler: Sampler) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(sampler)
+    return {
+        jax.tree_util.keystr(path): np.ascontiguousarray(value) for path, value in leaves
+    }
+
+
+def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
+    """Reads a sampler from a file of `Sampler.save`, or from a run directory.
+
+    Args:
+        path: the file, or a directory that `fit(..., out=)` wrote.
+        target: the target it was trained for. Needed only where the parameters are a
+            tree of the user's own classes, which a file cannot hold.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "sampler.safetensors"
+    header, arrays = read_safetensors(path, kind="sampler")
+    try:
+        network = build(header["network"])
+        stored = header["structure"]
+        if target is None:
+            structure = Structure.from_json(stored)
+        else:
+            structure = target.structure
+            if structure.to_json()["leaves"] != stored["leaves"]:
+                raise FileError(
+                    f"{path} holds a sampler for other parameters than the target's."
+                )
+        dim = structure.size
+        skeleton = Sampler(
+            network,
+            eqx.filter_eval_shape(Whitening.identity, dim),
+            jax.ShapeDtypeStruct((), jnp.result_type(float)),
+            structure,
+        )
+        if network.out_size != dim:
+            raise FileError(
+                f"{path} is damaged: its network has {network.out_size} outputs for "
+                f"{dim} coordinates."
+            )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FileError(
+            f"{path} is not a sampler file this version can read ({error!r})."
+        ) from error
+    return fill(skeleton, arrays, path)
+
+
+def fill(skeleton: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
+    """Puts named arrays into a tree of shapes; refuses what does not fit."""
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(skeleton)
+    names = [jax.tree_util.keystr(p) for p, _ in leaves]
+    if set(names) != set(arrays):
+        odd = sorted(set(names) ^ set(arrays))[0]
+        raise FileError(f"{path} does not fit: the array {odd!r} is missing or extra.")
+    values = []
+    for name, (_, shape) in zip(names, leaves, strict=True):
+        if arrays[name].shape != shape.shape:
+            raise FileError(
+                f"{path} does not fit: {name!r} has the shape {arrays[name].shape} "
+                f"where {shape.shape} is needed."
+            )
+        # A file written in 64-bit is read in 32-bit too, and the other way round.
+        values.append(jnp.asarray(arrays[name], shape.dtype))
+    return jax.tree.unflatten(treedef, values)
+
+
+def read_safetensors(
+    path: Path, kind: Literal["sampler", "state"]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The JSON header and the arrays of one of our files; refuses any other."""
+    if not path.exists():
+        raise FileError(f"There is no file {path}.")
+    try:
+        with safetensors.safe_open(os.fspath(path), framework="numpy") as file:
+            text = (file.metadata() or {}).get("pushforward")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise FileError(
+            f"{path} is truncated or is not a pushforward file ({error})."
+        ) from error
+    try:
+        header = json.loads(text) if text is not None else None
+    except ValueError:
+        header = None
+    if not isinstance(header, dict) or header.get("kind") != kind:
+        raise FileError(f"{path} is not a pushforward {kind} file.")
+    if not isinstance(header.get("format"), int) or header["format"] > FORMAT:
+        raise FileError(
+            f"{path} was written by a newer pushforward ({header.get('version')}); "
+            f"this is {__version__}: update it with pip install -U pushforward."
+        )
+    return header, arrays

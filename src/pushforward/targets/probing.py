@@ -1,0 +1,213 @@
+"""Looking at an unknown density from outside: where it breaks, and whether it falls."""
+
+import itertools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from pushforward.targets.base import AbstractTarget, MinibatchTarget
+
+# Random starting points: this many at each scale.
+POINTS, SCALES = 32, (0.1, 1.0, 3.0)
+# A tenth of these directions would do in the plane; a hundred dimensions need more.
+DIRECTIONS = 32
+# Of a target with more axes, those with the smallest gradients are looked along.
+MAX_AXES = 64
+DISTANCES = np.array([0.0, 1.0, 1e1, 1e2, 1e4, 1e6, 1e8])
+# Of a target with more data, this many are looked at first.
+MAX_DATA = 1000
+_CHUNK = 256
+
+
+class Seen(NamedTuple):
+    """A target at many points: the parts of its log density, and its score."""
+
+    parts: Float[np.ndarray, "n parts"]
+    score: Float[np.ndarray, "n d"]
+
+    @property
+    def values(self) -> Float[np.ndarray, " n"]:
+        """The log density."""
+        return self.parts.sum(axis=1)
+
+
+@eqx.filter_jit
+def _evaluate(
+    target: AbstractTarget, points: Float[Array, "n d"], sigma: Float[Array, ""] | None
+):
+    def parts(x):
+        if isinstance(target, MinibatchTarget):
+            found = jnp.stack([target._prior(x), target._likelihood(x, target.data)])
+        else:
+            found = jnp.reshape(target.log_density(x), (1,))
+        return jnp.sum(found), found
+
+    def at(x):
+        if not target.has_density:
+            return jnp.zeros(1, x.dtype), target.score(x, sigma=sigma)
+        (_, found), gradient = jax.value_and_grad(parts, has_aux=True)(x)
+        return found, gradient
+
+    with jax.default_matmul_precision("highest"):
+        return jax.vmap(at)(points)
+
+
+def evaluate(
+    target: AbstractTarget, points: Float[np.ndarray, "n d"], sigma: float | None = None
+) -> Seen:
+    """The target at `points`, by a program that is compiled once for any number."""
+    chunk = _CHUNK
+    if isinstance(target, MinibatchTarget):
+        chunk = max(1, min(chunk, 2_000_000 // target.size))
+    level = None if sigma is None else jnp.asarray(sigma, float)
+    n = len(points)
+    padding = np.repeat(points[:1], -n % chunk, axis=0)
+    padded = jnp.asarray(np.concatenate([points, padding]), float)
+    found = [
+        jax.device_get(_evaluate(target, padded[i : i + chunk], level))
+        for i in range(0, len(padded), chunk)
+    ]
+    parts, score = (np.concatenate(arrays)[:n] for arrays in zip(*found, strict=True))
+    return Seen(parts, score)
+
+
+def starting_points(rng: np.random.Generator, dim: int) -> Float[np.ndarray, "n d"]:
+    """Points around the origin, near and far."""
+    scales = np.repeat(SCALES, POINTS)[:, None]
+    return scales * rng.standard_normal((len(scales), dim))
+
+
+def thin(target: AbstractTarget) -> AbstractTarget:
+    """The same target with fewer data, where it has very many."""
+    if not isinstance(target, MinibatchTarget) or target.size <= MAX_DATA:
+        return target
+    step = -(-target.size // MAX_DATA)
+    data = jax.tree.map(lambda a: a[::step], target.data)
+    return eqx.tree_at(lambda t: t.data, target, data)
+
+
+class Culprit(NamedTuple):
+    """A coordinate whose value alone makes a density break."""
+
+    index: int
+    value: float
+    negative: bool
+
+
+def culprit(
+    target: AbstractTarget,
+    part: int,
+    points: Float[np.ndarray, "n d"],
+    is_bad: Bool[np.ndarray, " n"],
+) -> Culprit | None:
+    """Finds the coordinate to blame, by moving one at a time from a bad to a good point.
+
+    Args:
+        target: the target.
+        part: which part of its log density breaks.
+        points: points of both kinds.
+        is_bad: where that part is not finite.
+    """
+    dim = points.shape[1]
+    good = points[~is_bad]
+    if not len(good):
+        # Many densities are at home among positive numbers.
+        candidates = np.concatenate([np.abs(points), np.full((1, dim), 0.5)])
+        fine = np.isfinite(evaluate(target, candidates).parts[:, part])
+        good = candidates[fine]
+    if not len(good) or dim > _CHUNK:
+        return None
+    pairs = list(itertools.islice(zip(itertools.cycle(good), points[is_bad]), 16))  # noqa: B905
+    mixed = np.stack([np.where(np.eye(dim, dtype=bool), b, g) for g, b in pairs])
+    found = evaluate(target, mixed.reshape(-1, dim)).parts[:, part]
+    broken = ~np.isfinite(found).reshape(len(pairs), dim)
+    worst = int(np.argmax(broken.sum(axis=0)))
+    if not broken[:, worst].any():
+        return None
+    values = np.array([bad[worst] for _, bad in pairs])[broken[:, worst]]
+    return Culprit(worst, float(values[0]), bool(np.all(values < 0)))
+
+
+class Flat(NamedTuple):
+    """A direction in which a density does not fall, and what was seen along it."""
+
+    direction: Float[np.ndarray, " d"]
+    near: tuple[float, float]
+    far: tuple[float, float]
+
+
+def flat_directions(
+    target: AbstractTarget,
+    rng: np.random.Generator,
+    points: Float[np.ndarray, "n d"],
+    seen: Seen,
+) -> list[Flat]:
+    """The directions in which the density does not fall, however far one goes.
+
+    Looks along the axes, along random directions, and along the one the gradients at
+    `points` say least about. A value that is not a number says nothing: arithmetic
+    overflows far out.
+    """
+    dim = points.shape[1]
+    finite = np.isfinite(seen.values) & np.isfinite(seen.score).all(axis=1)
+    thirds = [np.flatnonzero(finite[i : i + POINTS]) + i for i in (0, POINTS, 2 * POINTS)]
+    bases = [points[found[0]] for found in thirds if len(found)]
+    if not bases:
+        return []
+    bases = bases if dim <= 16 else bases[-1:]
+    sizes = np.abs(seen.score[finite]).max(axis=0)
+    axes = np.eye(dim)[np.argsort(sizes, kind="stable")[:MAX_AXES]]
+    random = rng.standard_normal((DIRECTIONS, dim))
+    random /= np.linalg.norm(random, axis=1, keepdims=True)
+    directions = [*axes, *-axes, *random]
+    reach = [len(DISTANCES)] * len(directions)
+    silent = _silent_direction(seen.score[finite])
+    if silent is not None:
+        # Oblique, so rounding moves the point off the line when it goes very far.
+        directions += [silent, -silent]
+        reach += [len(DISTANCES) - 1] * 2
+    walks = (
+        np.stack(bases)[:, None, None, :]
+        + DISTANCES[:, None] * np.stack(directions)[None, :, None, :]
+    )
+    values = evaluate(target, walks.reshape(-1, dim)).values.reshape(walks.shape[:3])
+    flat = []
+    for i, (direction, end) in enumerate(zip(directions, reach, strict=True)):
+        ends = [_rise(values[b, i, :end]) for b in range(len(bases))]
+        known = [e for e in ends if e is not None]
+        if known and all(known):
+            flat.append(Flat(direction, *known[0]))
+    return flat
+
+
+def _rise(values: Float[np.ndarray, " t"]):
+    """The ends of a walk that does not fall: `((t, value), (t, value))`.
+
+    An empty tuple where it falls, None where it cannot be told.
+    """
+    if np.any(np.isneginf(values)):
+        return ()
+    at = [(float(t), float(v)) for t, v in zip(DISTANCES, values) if np.isfinite(v)]  # noqa: B905
+    far = [pair for pair in at if pair[0] >= 10]
+    if len(far) >= 2 and far[-1][0] >= 1e6:
+        # Between a mode nearby and infinity there may be hills; the end counts.
+        return (far[0], far[-1]) if far[-1][1] > far[0][1] - 1 else ()
+    if len(at) >= 2 and at[-1][1] >= at[0][1] + 1:
+        return at[0], at[-1]
+    return None
+
+
+def _silent_direction(scores: Float[np.ndarray, "n d"]):
+    """The oblique direction along which no gradient points, or None."""
+    n, dim = scores.shape
+    norms = np.linalg.norm(scores.astype(np.float64), axis=1, keepdims=True)
+    unit = scores[norms[:, 0] > 0] / norms[norms[:, 0] > 0]
+    if dim < 2 or len(unit) < dim:
+        return None
+    least = np.linalg.eigh(unit.T @ unit)[1][:, 0]
+    is_axis = np.max(np.abs(least)) > 0.999
+    return None if is_axis or np.max(np.abs(unit @ least)) > 1e-4 else least

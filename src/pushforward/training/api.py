@@ -1,0 +1,193 @@
+"""`fit` and `fit_many`: train a sampler, and say how it went."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pushforward.errors import FileError, TrainingError, UsageError
+from pushforward.methods import AbstractMethod, Recipe
+from pushforward.methods.base import replace
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
+from pushforward.targets.examine import fingerprint, require
+from pushforward.training import config as configs
+from pushforward.training.display import display
+from pushforward.training.history import History
+from pushforward.training.rundir import SAMPLER, RunDirectory
+from pushforward.training.runner import Outcome, run
+
+# With this variable set, training is cut to this many steps: for documentation tests.
+QUICK, QUICK_STEPS = "PUSHFORWARD_QUICK", 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What training gives.
+
+    Attributes:
+        sampler: the trained sampler.
+        status: how training ended, a sentence.
+        history: a table of what was measured during training.
+        config: plain names and numbers that say exactly what was run.
+        finished: whether all steps were made.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    sampler: Sampler
+    status: str
+    history: History
+    config: dict[str, Any]
+    finished: bool
+    interrupted: bool = False
+
+
+def fit(
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    method: AbstractMethod | None = None,
+    *,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    throw: bool = True,
+    spec: Any = None,
+    checkpoint_seconds: float = 20.0,
+) -> Fit:
+    """Trains a sampler for `target`.
+
+    Args:
+        key: random key.
+        target: what to sample from.
+        method: a method of `pushforward.methods`; None is the recipe that works
+            untouched.
+        steps: replaces the method's number of steps.
+        batch_size: replaces the method's batch size.
+        out: a directory for the run, which makes it resumable.
+        resume: go on with the run in `out` (or start it, where there is none yet). Only a
+            larger number of steps may differ.
+        progress: show a progress bar (plain lines without a terminal).
+        throw: raise if training breaks down; otherwise return what was reached.
+        spec: where the target comes from, remembered in the config.
+        checkpoint_seconds: how often the run is saved.
+
+    Returns:
+        A `Fit`, with the sampler, a status in words, the history and the config.
+    """
+    method = _method(method, steps, batch_size)
+    directory = None if out is None else RunDirectory(out)
+    if resume and directory is None:
+        raise UsageError("resume=True needs out=, the directory of the run to go on with.")
+    if directory is not None and directory.exists() and not resume:
+        raise FileError(
+            f"{directory.path} already holds a run; pass resume=True (--resume) to go on "
+            "with it, or choose another directory."
+        )
+    require(jax.random.fold_in(key, _EXAMINE), target)
+    marks = fingerprint(target)
+    if directory is not None and directory.exists():
+        stored = directory.read_config()
+        method, config = configs.reconcile(stored, method, key, target, marks)
+        if config != stored:
+            directory.write_config(config)
+    else:
+        method = _resolve(method, target, quick=steps is None)
+        config = configs.describe(method, key, target, marks, spec)
+        if directory is not None:
+            directory.create(config)
+    shown = display(progress)
+    try:
+        outcome = run(
+            key, target, method, directory, shown, checkpoint_seconds=checkpoint_seconds
+        )
+    finally:
+        shown.close()
+    if outcome.failure is not None and throw:
+        raise TrainingError(outcome.failure)
+    fitted = _fit_of(outcome, config, out)
+    if directory is not None and outcome.finished:
+        fitted.sampler.save(directory.path / SAMPLER)
+    return fitted
+
+
+def fit_many(
+    keys: PRNGKeyArray,
+    target: AbstractTarget,
+    method: AbstractMethod | None = None,
+    *,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> list[Fit]:
+    """Trains one sampler per key, all in one program.
+
+    A seed whose training goes non-finite is frozen where it stood and says so in its
+    status; the others go on.
+    """
+    if keys.ndim != 1 or not keys.shape[0]:
+        raise UsageError(
+            f"fit_many takes an array of keys, such as jax.random.split(key, 16), and "
+            f"got the shape {keys.shape}."
+        )
+    method = _method(method, steps, batch_size)
+    require(jax.random.fold_in(keys[0], _EXAMINE), target)
+    marks = fingerprint(target)
+    method = _resolve(method, target, quick=steps is None)
+    shown = display(progress)
+    try:
+        outcome = run(keys, target, method, None, shown)
+    finally:
+        shown.close()
+    fits = []
+    for i in range(keys.shape[0]):
+        own = outcome.seed(i)
+        config = configs.describe(method, keys[i], target, marks, None)
+        fits.append(_fit_of(own, config, None))
+    return fits
+
+
+# Folded into the user's key for the examination, which must not share training's noise.
+_EXAMINE = 0x65786D
+
+
+def _method(method, steps, batch_size) -> AbstractMethod:
+    method = Recipe() if method is None else method
+    if not isinstance(method, AbstractMethod):
+        raise UsageError(
+            "method must be one of pushforward.methods, such as methods.DFT(), and it is "
+            f"a {type(method).__name__}."
+        )
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if value is None:
+            continue
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}.")
+        method = replace(method, **{name: int(value)})
+    return method
+
+
+def _resolve(method: AbstractMethod, target: AbstractTarget, *, quick: bool):
+    method = method.resolve(target, jax.default_backend())
+    if quick and os.environ.get(QUICK) and (method.steps or 0) > QUICK_STEPS:
+        method = replace(method, steps=QUICK_STEPS)
+    return method
+
+
+def _fit_of(outcome: Outcome, config: dict[str, Any], out: Any) -> Fit:
+    status = outcome.status
+    if outcome.interrupted and out is not None:
+        status += f" Go on with fit(..., out={str(out)!r}, resume=True)."
+    return Fit(
+        sampler=outcome.sampler,
+        status=status,
+        history=History(outcome.rows),
+        config=config,
+        finished=outcome.finished,
+        interrupted=outcome.interrupted,
+    )

@@ -1,0 +1,121 @@
+"""What a run's config holds, and which changes a resume accepts."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pushforward._version import __version__
+from pushforward.errors import FileError, UsageError
+from pushforward.methods import REGISTRY, AbstractMethod
+from pushforward.methods.base import replace
+from pushforward.sampler import FORMAT
+from pushforward.targets.base import AbstractTarget
+
+
+def method_fields(method: AbstractMethod) -> dict[str, Any]:
+    """A method's name and numbers."""
+    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    names = {cls: name for name, cls in REGISTRY.items()}
+    return {"kind": names.get(type(method), type(method).__name__), **fields}
+
+
+def describe(
+    method: AbstractMethod,
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    marks: list[float],
+    spec: Any,
+) -> dict[str, Any]:
+    """The config of a new run: plain names and numbers."""
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "method": method_fields(method),
+        "key": _key_numbers(key),
+        "target": {
+            "kind": type(target).__name__,
+            "dim": target.dim,
+            "names": list(target.names),
+            "spec": spec,
+            "fingerprint": marks,
+        },
+        "precision": str(jnp.result_type(float)),
+        "device": jax.devices()[0].device_kind,
+        "versions": {"jax": jax.__version__, "numpy": np.__version__},
+    }
+
+
+def _key_numbers(key: PRNGKeyArray) -> list[int]:
+    return np.asarray(jax.random.key_data(key)).ravel().tolist()
+
+
+def reconcile(
+    stored: dict[str, Any],
+    method: AbstractMethod,
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    marks: list[float],
+) -> tuple[AbstractMethod, dict[str, Any]]:
+    """The method and config to go on with; refuses any change but more steps.
+
+    Fields that are None ("choose for me") take what was chosen when the run began,
+    perhaps on another device.
+    """
+    old = dict(stored["method"])
+    asked = method_fields(method)
+    steps = asked.pop("steps")
+    if old["kind"] != asked["kind"]:
+        raise FileError(
+            f"This run was started with the method {old['kind']!r} and cannot go on with "
+            f"{asked['kind']!r}; choose another directory."
+        )
+    for name, value in asked.items():
+        if value is not None and old.get(name) != value:
+            raise FileError(
+                f"This run was started with {name}={old.get(name)!r} and cannot go on "
+                f"with {value!r}; only the number of steps may grow."
+            )
+    if steps is not None and steps < old["steps"]:
+        raise FileError(
+            f"This run has {old['steps']} steps and cannot be cut to {steps}; only a "
+            "larger number of steps may differ."
+        )
+    if _key_numbers(key) != stored["key"]:
+        raise FileError(
+            "This run was started with another key; pass the same key (or --seed), or "
+            "choose another directory."
+        )
+    if str(jnp.result_type(float)) != stored["precision"]:
+        raise FileError(
+            f"This run was started in {stored['precision']} and cannot go on in "
+            f"{jnp.result_type(float)}; set JAX_ENABLE_X64 as it was."
+        )
+    before = stored["target"]["fingerprint"]
+    same = stored["target"]["dim"] == target.dim and len(before) == len(marks)
+    if not same or not all(map(_close, before, marks)):
+        raise FileError(
+            "The target is not the one this run was started with (its log density or "
+            "score differs at the points compared); choose another directory."
+        )
+    fields = {k: v for k, v in old.items() if k != "kind"}
+    try:
+        method = replace(method, **fields)
+    except TypeError as error:
+        raise UsageError(f"The run's config does not fit its method ({error}).") from error
+    config = {**stored, "method": dict(old)}
+    if steps is not None and steps > old["steps"]:
+        method = replace(method, steps=steps)
+        config["method"]["steps"] = steps
+    return method, config
+
+
+def _close(a: float, b: float) -> bool:
+    # Another device rounds differently; an edited density differs by much more.
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4)

@@ -1,0 +1,118 @@
+"""The compiled loop.
+
+A chunk of steps is one call of a compiled `while` whose bounds are arguments: chunks of
+any length, and runs of any length, are the same program. No callback stands inside.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from pushforward.methods.base import AbstractMethod
+from pushforward.targets.base import AbstractTarget
+
+# A key for `init` that no step uses.
+_INIT = 2**32 - 1
+
+
+class Progress(eqx.Module):
+    """The state of a stage and what the engine counts beside it."""
+
+    state: Any
+    step: Int[Array, ""]
+    # Sums of `info` since the last report, and over how many steps.
+    sums: dict[str, Float[Array, "..."]]
+    count: Int[Array, ""]
+    # Steps skipped because they were not finite: in all, and in a row.
+    skipped: Int[Array, "..."]
+    streak: Int[Array, "..."]
+
+
+def stage_key(key: PRNGKeyArray, stage: int) -> PRNGKeyArray:
+    """The base key of a stage; steps fold in their number."""
+    return jax.random.fold_in(key, stage)
+
+
+@eqx.filter_jit
+def begin(
+    method: AbstractMethod,
+    target: AbstractTarget,
+    key: PRNGKeyArray,
+    steps: Int[Array, ""],
+    previous: Any,
+) -> Progress:
+    """A stage before its first step; `key` is one key, or one per seed."""
+
+    def start(key, previous):
+        init_key = jax.random.fold_in(key, _INIT)
+        state = method.init(init_key, target, steps, previous)
+        _, info = eqx.filter_eval_shape(method.step, key, target, state)
+        return state, {name: jnp.zeros((), jnp.float32) for name in info}
+
+    if key.shape:
+        state, sums = jax.vmap(start)(key, previous)
+    else:
+        state, sums = start(key, previous)
+    zero = jnp.zeros((), jnp.int32)
+    zeros = jnp.zeros(key.shape, jnp.int32)
+    return Progress(state, zero, sums, zero, zeros, zeros)
+
+
+@eqx.filter_jit
+def advance(
+    method: AbstractMethod,
+    target: AbstractTarget,
+    key: PRNGKeyArray,
+    progress: Progress,
+    stop: Int[Array, ""],
+    patience: Int[Array, ""],
+) -> Progress:
+    """Steps until `stop`.
+
+    A step that leaves a number that is not finite in the state is skipped and counted;
+    a seed with `patience` such steps in a row is frozen.
+    """
+
+    def guarded(key, state, sums, skipped, streak, i):
+        new, info = method.step(jax.random.fold_in(key, i), target, state)
+        fine = jnp.array(True)
+        for leaf in jax.tree.leaves(new):
+            if jnp.issubdtype(leaf.dtype, jnp.inexact):
+                fine = fine & jnp.all(jnp.isfinite(leaf))
+        keep = fine & (streak < patience)
+        state = jax.tree.map(lambda a, b: jnp.where(keep, b, a), state, new)
+        sums = {
+            name: total + jnp.where(keep, info[name].astype(total.dtype), 0.0)
+            for name, total in sums.items()
+        }
+        bad = (~fine).astype(jnp.int32)
+        frozen = streak >= patience
+        streak = jnp.where(frozen, streak, (streak + 1) * bad)
+        return state, sums, skipped + bad * ~frozen, streak
+
+    step = guarded
+    if key.shape:
+        step = jax.vmap(guarded, in_axes=(0, 0, 0, 0, 0, None))
+
+    def body(p: Progress) -> Progress:
+        state, sums, skipped, streak = step(
+            key, p.state, p.sums, p.skipped, p.streak, p.step
+        )
+        return Progress(state, p.step + 1, sums, p.count + 1, skipped, streak)
+
+    return jax.lax.while_loop(lambda p: p.step < stop, body, progress)
+
+
+def report(progress: Progress) -> tuple[Progress, dict[str, Any]]:
+    """The means of `info` since the last report, and the progress with sums cleared."""
+    count = max(int(progress.count), 1)
+    means = {name: jax.device_get(total) / count for name, total in progress.sums.items()}
+    cleared = eqx.tree_at(
+        lambda p: (p.sums, p.count),
+        progress,
+        (jax.tree.map(jnp.zeros_like, progress.sums), jnp.zeros_like(progress.count)),
+    )
+    return cleared, means

@@ -1,0 +1,276 @@
+"""The host side of a run: stages, chunks, reports, checkpoints, Ctrl-C."""
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pushforward.errors import FileError
+from pushforward.methods import AbstractMethod
+from pushforward.methods.base import extend
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
+from pushforward.training.display import Display
+from pushforward.training.loop import Progress, advance, begin, report, stage_key
+from pushforward.training.rundir import RunDirectory
+
+# This many non-finite steps in a row end a run.
+PATIENCE = 100
+# Lines of metrics in a stage, about.
+REPORTS = 100
+# How long one compiled chunk should take: short enough for Ctrl-C and the bar.
+CHUNK_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    sampler: Sampler
+    rows: list[dict[str, Any]]
+    status: str
+    finished: bool
+    interrupted: bool = False
+    failure: str | None = None
+    # For many seeds: how many steps in a row were not finite, for each.
+    streaks: tuple[int, ...] = ()
+
+    def seed(self, i: int) -> "Outcome":
+        """The outcome of one seed of many."""
+        sampler = jax.tree.map(lambda a: a[i], self.sampler)
+        rows = [
+            {k: v[i] if isinstance(v, list) else v for k, v in row.items()}
+            for row in self.rows
+        ]
+        if self.streaks[i] < PATIENCE:
+            return dataclasses.replace(self, sampler=sampler, rows=rows)
+        status = "Training went non-finite; this seed was frozen where it stood."
+        return dataclasses.replace(
+            self, sampler=sampler, rows=rows, status=status, finished=False
+        )
+
+
+def run(
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    method: AbstractMethod,
+    directory: RunDirectory | None,
+    shown: Display,
+    *,
+    checkpoint_seconds: float = 20.0,
+) -> Outcome:
+    """Runs every stage of a method, from the start or from the directory's state."""
+    run = _Run(key, target, method, directory, shown, checkpoint_seconds)
+    with _interruptions() as interrupted:
+        return run.go(interrupted)
+
+
+class _Run:
+    def __init__(self, key, target, method, directory, shown, checkpoint_seconds):
+        self.key, self.target = key, target
+        self.stages = method.stages()
+        self.directory, self.shown = directory, shown
+        self.checkpoint_seconds = checkpoint_seconds
+        self.rows: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        self.total = sum(int(s.steps or 0) for s in self.stages)
+
+    def _key(self, stage: int) -> PRNGKeyArray:
+        if self.key.shape:
+            return jax.vmap(lambda k: stage_key(k, stage))(self.key)
+        return stage_key(self.key, stage)
+
+    def _begin(self, stage: int, previous: Any) -> Progress:
+        method = self.stages[stage]
+        steps = jnp.asarray(method.steps, jnp.int32)
+        return begin(method, self.target, self._key(stage), steps, previous)
+
+    def _restore(self) -> tuple[int, Progress | None]:
+        """The stage and progress on disk; (0, None) where nothing has been saved."""
+        position = self.directory.read_position() if self.directory else None
+        if position is None or self.directory is None:
+            if self.directory is not None:
+                self.directory.cut_metrics(0)
+            return 0, None
+        stage = int(position["stage"])
+        skeleton: Any = None
+        for i in range(stage + 1):
+            previous = None if skeleton is None else skeleton.state
+            skeleton = eqx.filter_eval_shape(self._begin, i, previous)
+        progress = self.directory.read_state(skeleton)
+        planned = int(self.stages[stage].steps or 0)
+        if planned > position["steps"] and stage + 1 < len(position["plan"]):
+            # The stage in progress gets its longer plan; those before it are done.
+            pass
+        if planned != position["steps"]:
+            if position["finished"] and len(self.stages) > 1:
+                raise FileError(
+                    "This run is finished, and its method has several stages, so it "
+                    "cannot be extended; start a new one."
+                )
+            progress = eqx.tree_at(
+                lambda p: p.state, progress, extend(progress.state, planned)
+            )
+        self.rows = self.directory.cut_metrics(int(position["rows"]))
+        self.seconds = float(position["seconds"])
+        return stage, progress
+
+    def _save(self, stage: int, progress: Progress, *, finished: bool = False) -> None:
+        if self.directory is None:
+            return
+        position = {
+            "stage": stage,
+            "step": int(progress.step),
+            "steps": int(self.stages[stage].steps or 0),
+            "plan": [int(s.steps or 0) for s in self.stages],
+            "rows": len(self.rows),
+            "seconds": self.seconds,
+            "finished": finished,
+        }
+        self.directory.write_state(position, progress)
+
+    def go(self, interrupted: threading.Event) -> Outcome:
+        stage, progress = self._restore()
+        self.shown.say("Looking at the target and compiling ...")
+        begun = time.monotonic()
+        if progress is None:
+            progress = self._begin(0, None)
+            self.seconds += time.monotonic() - begun
+            self._save(0, progress)
+        while True:
+            progress = self._train(stage, progress, interrupted)
+            method = self.stages[stage]
+            done = int(progress.step) >= int(method.steps or 0)
+            last = stage + 1 == len(self.stages)
+            stuck = int(np.min(np.asarray(progress.streak))) >= PATIENCE
+            self._save(stage, progress, finished=done and last and not stuck)
+            if stuck or interrupted.is_set() or (done and last):
+                return self._outcome(stage, progress, stuck=stuck)
+            progress = self._begin(stage + 1, progress.state)
+            stage += 1
+            self._save(stage, progress)
+
+    def _train(self, stage: int, progress: Progress, interrupted) -> Progress:
+        method = self.stages[stage]
+        key, steps = self._key(stage), int(method.steps or 0)
+        name = type(method).__name__.lower()
+        interval = max(steps // REPORTS, 1)
+        patience = jnp.asarray(PATIENCE, jnp.int32)
+        step = int(progress.step)
+        self.shown.stage(name, steps, step)
+        chunk, saved = 1, time.monotonic()
+        while step < steps and not interrupted.is_set():
+            # Chunks end where a report is due, so that reports do not depend on speed.
+            due = min((step // interval + 1) * interval, steps)
+            stop = min(step + chunk, due)
+            start = time.monotonic()
+            progress = advance(
+                method, self.target, key, progress, jnp.asarray(stop, jnp.int32), patience
+            )
+            jax.block_until_ready(progress.step)
+            spent = time.monotonic() - start
+            self.seconds += spent
+            chunk = _next_chunk(chunk, stop - step, spent)
+            step = stop
+            if step == due:
+                progress, means = report(progress)
+                self._record(name, step, means, progress)
+            if np.min(np.asarray(progress.streak)) >= PATIENCE:
+                break
+            if time.monotonic() - saved > self.checkpoint_seconds:
+                self._save(stage, progress)
+                saved = time.monotonic()
+        return progress
+
+    def _record(self, name: str, step: int, means: dict, progress: Progress) -> None:
+        numbers = {k: np.asarray(v).tolist() for k, v in means.items()}
+        row = {
+            "stage": name,
+            "step": step,
+            **numbers,
+            "skipped": np.asarray(progress.skipped).tolist(),
+            "seconds": round(self.seconds, 3),
+        }
+        self.rows.append(row)
+        if self.directory is not None:
+            self.directory.append_metrics(row)
+        self.shown.update(step, {k: np.mean(v) for k, v in numbers.items()})
+
+    def _outcome(self, stage: int, progress: Progress, *, stuck: bool) -> Outcome:
+        method = self.stages[stage]
+        build = method.sampler
+        if self.key.shape:
+            sampler = jax.vmap(lambda s: build(self.target, s))(progress.state)
+        else:
+            sampler = build(self.target, progress.state)
+        made = sum(int(s.steps or 0) for s in self.stages[:stage]) + int(progress.step)
+        streaks = tuple(np.atleast_1d(np.asarray(progress.streak)).tolist())
+        common: dict[str, Any] = {
+            "sampler": sampler,
+            "rows": self.rows,
+            "streaks": streaks,
+        }
+        skipped = int(np.max(np.asarray(progress.skipped)))
+        if stuck:
+            failure = self._explain(sampler, made)
+            return Outcome(status=failure, finished=False, failure=failure, **common)
+        if made < self.total:
+            status = f"Stopped by Ctrl-C after {made} of {self.total} steps."
+            return Outcome(status=status, finished=False, interrupted=True, **common)
+        status = f"Finished {self.total} steps in {self.seconds:.0f} s."
+        if skipped:
+            status += f" {skipped} steps were not finite and were skipped."
+        return Outcome(status=status, finished=True, **common)
+
+    def _explain(self, sampler: Sampler, made: int) -> str:
+        where = "no coordinate alone could be blamed"
+        if not self.key.shape:
+            draws = sampler.sample_flat(jax.random.fold_in(self.key, 1), 1024)
+            scores = jax.vmap(self.target.score)(draws)
+            bad = ~np.isfinite(np.asarray(draws)) | ~np.isfinite(np.asarray(scores))
+            worst = int(np.argmax(bad.mean(0)))
+            if bad[:, worst].any():
+                where = (
+                    f"the score in coordinate {self.target.names[worst]!r} is not finite "
+                    f"at {bad[:, worst].mean():.1%} of the draws"
+                )
+        return (
+            f"Training stopped after {made} steps: the last {PATIENCE} were not finite "
+            f"({where}); look at the density there, or lower the learning rate."
+        )
+
+
+def _next_chunk(chunk: int, made: int, spent: float) -> int:
+    """A chunk that takes about CHUNK_SECONDS, growing at most tenfold at a time."""
+    rate = made / max(spent, 1e-6)
+    return max(1, min(int(rate * CHUNK_SECONDS), 10 * chunk))
+
+
+@contextlib.contextmanager
+def _interruptions() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets; the second Ctrl-C interrupts as usual."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number, frame):
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,66 @@
+"""Turns the foot-guns of JAX into errors, for every test.
+
+This runs before any test module is imported, and so before JAX starts a device and
+before any module of pushforward is loaded.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import matplotlib
+import pytest
+from jaxtyping import install_import_hook
+
+matplotlib.use("agg")
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# With several devices, code that quietly relies on there being one fails here.
+jax.config.update("jax_num_cpu_devices", 4)
+
+# From here on every annotated function of the package checks its arguments and its
+# result. The handle's uninstall() is never called: the tests run under it to the end.
+install_import_hook("pushforward", "beartype.beartype")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Compilation is most of the suite's time, and a second run repeats it exactly.
+    # Set here and not in the environment: a test that kills its child processes must
+    # not leave half-written entries in the cache.
+    if getattr(config, "cache", None) is not None:
+        directory = config.cache.mkdir("jax-programs")
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def _data_folders() -> list[Path]:
+    folders = [Path(__file__).resolve().parents[2] / "shared" / "data"]
+    if named := os.environ.get("PUSHFORWARD_DATA"):
+        folders.insert(0, Path(named).expanduser())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return [*folders, cache / "pushforward"]
+
+
+@pytest.fixture(scope="session")
+def find_data() -> Callable[[str], Path]:
+    """Gives `find_data("covertype/covtype_int16.npz")`: its path, or a skipped test."""
+
+    def find(name: str) -> Path:
+        for folder in _data_folders():
+            if (folder / name).is_file():
+                return folder / name
+        pytest.skip(
+            f"the data file {name} is not on this machine: "
+            "set PUSHFORWARD_DATA to the folder that holds it"
+        )
+
+    return find
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """The test runs in 64-bit, whatever the session's own width is."""
+    with jax.enable_x64(True):
+        yield
