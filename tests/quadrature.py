@@ -1,7 +1,8 @@
-"""Expectations without sampling error, for proofs about gradients.
+"""Expectations and derivatives without error, for proofs about gradients.
 
-The sampler of the proofs is affine, `x = A z + b + sigma eps`: then `x` is Gaussian with
-covariance `A A' + sigma^2 I`, and its score is known as a function of `(A, b)`.
+The sampler of the proofs is affine, `x = A z + b + sigma eps`: then `x` is Gaussian,
+its covariance `A A' + sigma^2 I`, and its score is known as a function of `(A, b)`.
+What the package does is computed with JAX; what it should be, with NumPy alone.
 """
 
 import itertools
@@ -10,7 +11,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 
 def gauss_hermite(dim, nodes):
@@ -19,69 +19,104 @@ def gauss_hermite(dim, nodes):
     weights = weights / weights.sum()
     points = np.array(list(itertools.product(points, repeat=dim)))
     weights = np.array(list(itertools.product(weights, repeat=dim)))
-    return jnp.asarray(points), jnp.asarray(weights.prod(axis=1))
+    return points, weights.prod(axis=1)
 
 
 def expectation(function, dim, nodes):
-    """`E[function(w)]`, w ~ N(0, I) in `dim` dimensions; scalars or trees of arrays."""
+    """`E[function(w)]`, w ~ N(0, I) in `dim` dimensions; a tree of numbers."""
     points, weights = gauss_hermite(dim, nodes)
     return jax.tree.map(
-        lambda values: jnp.tensordot(weights, values, axes=1),
-        jax.vmap(function)(points),
+        lambda values: jnp.tensordot(jnp.asarray(weights), values, axes=1),
+        jax.vmap(function)(jnp.asarray(points)),
     )
 
 
 class Affine(NamedTuple):
     """The parameters of `x = A z + b`; `z` may have more or fewer numbers than `x`."""
 
-    A: jax.Array
-    b: jax.Array
+    A: np.ndarray
+    b: np.ndarray
 
     @staticmethod
     def random(seed, dim, latent):
         rng = np.random.default_rng(seed)
         A = 0.7 * np.eye(dim, latent) + 0.2 * rng.normal(size=(dim, latent))
-        return Affine(jnp.asarray(A), jnp.asarray(0.3 * rng.normal(size=dim)))
+        return Affine(A, 0.3 * rng.normal(size=dim))
 
-    def __call__(self, z):
-        return self.A @ z + self.b
+    @property
+    def latent(self):
+        return self.A.shape[1]
+
+    @property
+    def dim(self):
+        return self.A.shape[0]
 
     def covariance(self, sigma):
-        return self.A @ self.A.T + sigma**2 * jnp.eye(self.b.shape[0])
+        return self.A @ self.A.T + sigma**2 * np.eye(self.dim)
 
-    def score(self, sigma):
-        """The score of `A z + b + sigma eps`, parameters and all."""
-        precision = jnp.linalg.inv(self.covariance(sigma))
-        return lambda x: -precision @ (x - self.b)
+    def points(self, sigma, nodes):
+        """Points of `x` with their weights, as NumPy arrays."""
+        w, weights = gauss_hermite(self.latent + self.dim, nodes)
+        z, eps = np.split(w, [self.latent], axis=1)
+        return z @ self.A.T + self.b + sigma * eps, weights
+
+    def score(self, x, sigma):
+        """The score of `x` at many points, a function of the parameters too."""
+        return -(x - self.b) @ np.linalg.inv(self.covariance(sigma))
 
     def frozen_score(self, sigma):
-        """The same as a function of `x` alone: what a trained score network is."""
-        return jax.lax.stop_gradient(self).score(sigma)
-
-    def at(self, w, sigma):
-        """The point of the noisy sampler's own Gaussian at the standard normal `w`."""
-        return self.b + jnp.linalg.cholesky(self.covariance(sigma)) @ w
-
-    def split(self, z_and_eps):
-        return jnp.split(z_and_eps, [self.A.shape[1]])
+        """The same as a JAX function of one point: what a trained score network is."""
+        precision = jnp.asarray(np.linalg.inv(self.covariance(sigma)))
+        return lambda x: -precision @ (x - self.b)
 
 
-def quartic(x):
+def complex_step(function, theta):
+    """The exact gradient of a function of `theta` written in NumPy.
+
+    `f'(t) = Im f(t + i h) / h`: no difference is taken, so `h` can be tiny and only
+    rounding is left. `function` must be analytic (no absolute value, no conjugate).
+    """
+    step = 1e-30
+    gradient = [np.zeros(a.shape) for a in theta]
+    for part, into in enumerate(gradient):
+        for index in np.ndindex(into.shape):
+            moved = [a.astype(complex) for a in theta]
+            moved[part][index] += 1j * step
+            into[index] = function(Affine(*moved)).imag / step
+    return Affine(*gradient)
+
+
+def quartic(x, xp=jnp):
     """A log density with couplings, of degree 4: quadrature is exact for its score."""
-    ahead = jnp.roll(x, 1)
-    coupling = 0.3 * x * ahead - 0.2 * x**2 * ahead**2 + 0.1 * x**3 + 0.25 * x
-    return jnp.sum(coupling - 0.25 * x**4)
+    before = xp.roll(x, 1, axis=-1)
+    coupling = 0.3 * x * before - 0.2 * x**2 * before**2
+    return xp.sum(coupling + 0.25 * x + 0.1 * x**3 - 0.25 * x**4, axis=-1)
 
 
-def waves(x):
+def quartic_score(x):
+    before, after = np.roll(x, 1, axis=-1), np.roll(x, -1, axis=-1)
+    coupling = 0.3 * (before + after) - 0.4 * x * (before**2 + after**2)
+    return coupling + 0.25 + 0.3 * x**2 - x**3
+
+
+def waves(x, xp=jnp):
     """A log density that is no polynomial, yet smooth enough for quadrature."""
-    slopes = jnp.linspace(0.7, 1.3, x.shape[0])
-    return -0.4 * jnp.sum(x**2) + jnp.cos(jnp.sum(slopes * x)) + jnp.sin(0.9 * x[0])
+    bowl = -0.4 * xp.sum(x**2, axis=-1)
+    return bowl + xp.cos(1.1 * xp.sum(x, axis=-1)) + xp.sin(0.9 * x[..., 0])
+
+
+def waves_score(x):
+    push = np.zeros_like(x)
+    push[..., 0] = 0.9 * np.cos(0.9 * x[..., 0])
+    return -0.8 * x - 1.1 * np.sin(1.1 * x.sum(axis=-1, keepdims=True)) + push
 
 
 def assert_equal(actual, expected, tolerance):
     """Two gradients agree, relative to the largest entry of what is expected."""
-    actual, expected = (np.asarray(ravel_pytree(t)[0]) for t in (actual, expected))
+    actual, expected = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in (actual, expected)
+    )
     assert actual.dtype == expected.dtype == np.float64
     scale = np.abs(expected).max()
     assert scale > 1e-3, "nothing is compared"

@@ -57,13 +57,14 @@ def _is_theirs(filename: str) -> bool:
 
 
 _SHAPES = re.compile(
-    r"shape|dimension|broadcast|unpack|out of bounds|too many indices|size", re.IGNORECASE
+    r"shape|dimension|broadcast|unpack|out of bounds|too many indices|size",
+    re.IGNORECASE,
 )
 _HINTS = {
-    "TracerArrayConversionError": "use jax.numpy instead of numpy or scipy",
-    "TracerBoolConversionError": "use jnp.where instead of if",
-    "ConcretizationTypeError": "use jax.numpy instead of math, and no float() or int()",
-    "TracerIntegerConversionError": "use jax.numpy for what depends on the parameters",
+    "TracerArrayConversionError": "use jax.numpy instead of numpy or scipy.",
+    "TracerBoolConversionError": "use jnp.where instead of if.",
+    "ConcretizationTypeError": "use jax.numpy instead of math, float and int.",
+    "TracerIntegerConversionError": "use jax.numpy for what depends on the parameters.",
 }
 
 

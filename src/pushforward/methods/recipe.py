@@ -60,7 +60,6 @@ class Recipe(AbstractMethod):
             steps=main, batch_size=self.batch_size, width=self.width
         )
         trial = DFT(
-            steps=polish,
             batch_size=max(self.batch_size // 2, 1),
             width=self.width,
             noise_scale=0.02,
@@ -68,8 +67,9 @@ class Recipe(AbstractMethod):
             score_learning_rate=2e-3,
             score_warmup=polish // 2,
         )
-        polished = Polish(first, trial)
-        return first, polished, Choose(before=polished)
+        # The number of steps is not part of what is compiled.
+        polished = Polish(replace(first, steps=None), trial, steps=polish)
+        return first, polished, Choose(replace(polished, steps=None))
 
     def init(self, key, target, steps, previous=None):
         return self.stages()[0].init(key, target, steps)
@@ -96,19 +96,13 @@ class Polish(AbstractMethod):
 
     before: AbstractMethod
     trial: DFT
-
-    @property
-    def steps(self) -> int | None:
-        """As many as DFT's."""
-        return self.trial.steps
-
-    @property
-    def batch_size(self) -> int | None:
-        """DFT's."""
-        return self.trial.batch_size
+    steps: int | None = None
+    batch_size: int | None = None
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Polish":
-        return replace(self, trial=self.trial.resolve(target, platform))
+        trial = replace(self.trial.resolve(target, platform), steps=None)
+        before = replace(self.before.resolve(target, platform), steps=None)
+        return replace(self, trial=trial, before=before)
 
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)
@@ -148,7 +142,7 @@ class Choose(AbstractMethod):
     sets: int = 16
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Choose":
-        return self
+        return replace(self, before=self.before.resolve(target, platform))
 
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)

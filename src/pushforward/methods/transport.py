@@ -51,8 +51,8 @@ class Transport(AbstractMethod):
             self,
             {
                 "steps": 10_000 if small else 8_000,
-                "batch_size": 4096 if fast else 512,
-                "width": 256 if fast else 64,
+                "batch_size": 1024 if fast else 512,
+                "width": 128 if fast else 64,
                 # Weights of components need values of log q, not only its score.
                 "components": 16
                 if target.has_density and not target.is_stochastic
@@ -115,8 +115,12 @@ def free_energy(
     """`E[log p(x) - log q(x)]`, stratified: n latent points for each component.
 
     Every component is sampled alike and weighted by its mixture weight, so the gradient
-    in the weights is exact too.
+    in the weights is exact too. Where only a score is known they have no gradient.
     """
+    valued = target.has_density and not target.is_stochastic
+    if not valued:
+        frozen = jax.lax.stop_gradient(network.logits)
+        network = eqx.tree_at(lambda m: m.logits, network, frozen)
     inverses = network.inverse_factors()
     weights = jax.nn.softmax(network.logits)
 
@@ -127,11 +131,11 @@ def free_energy(
 
     indices = jnp.arange(network.components)
     u, log_p = jax.vmap(lambda c, zs: jax.vmap(lambda z: at(c, z))(zs))(indices, z)
-    if target.has_density and not target.is_stochastic:
+    if valued:
         log_q = jax.vmap(jax.vmap(target.log_density))(u)
     else:
         # Only a (minibatch) score is known: its inner product with u has the right
-        # gradient, though not a meaningful value.
+        # gradient in u, though not a meaningful value.
         keys = jax.random.split(key, z.shape[:2])
         scores = jax.vmap(jax.vmap(lambda u, k: target.score(u, key=k)))(u, keys)
         log_q = jnp.sum(jax.lax.stop_gradient(scores) * u, axis=-1)

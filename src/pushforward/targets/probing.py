@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Float
 
 from pushforward.targets.base import AbstractTarget, MinibatchTarget
 
-# Random starting points: this many at each scale.
-POINTS, SCALES = 32, (0.1, 1.0, 3.0)
-# A tenth of these directions would do in the plane; a hundred dimensions need more.
+# Random starting points: this many at each scale, fewer where there are very many data.
+POINTS, FEW_POINTS, SCALES = 32, 4, (0.1, 1.0, 3.0)
+MANY_DATA = 50_000
 DIRECTIONS = 32
 # Of a target with more axes, those with the smallest gradients are looked along.
 MAX_AXES = 64
-DISTANCES = np.array([0.0, 1.0, 1e1, 1e2, 1e4, 1e6, 1e8])
+DISTANCES = np.array([1e1, 3e1, 1e2, 1e4, 1e6, 1e8])
 # Of a target with more data, this many are looked at first.
 MAX_DATA = 1000
 _CHUNK = 256
@@ -75,10 +75,13 @@ def evaluate(
     return Seen(parts, score)
 
 
-def starting_points(rng: np.random.Generator, dim: int) -> Float[np.ndarray, "n d"]:
+def starting_points(
+    rng: np.random.Generator, target: AbstractTarget
+) -> Float[np.ndarray, "n d"]:
     """Points around the origin, near and far."""
-    scales = np.repeat(SCALES, POINTS)[:, None]
-    return scales * rng.standard_normal((len(scales), dim))
+    slow = isinstance(target, MinibatchTarget) and target.size > MANY_DATA
+    scales = np.repeat(SCALES, FEW_POINTS if slow else POINTS)[:, None]
+    return scales * rng.standard_normal((len(scales), target.dim))
 
 
 def thin(target: AbstractTarget) -> AbstractTarget:
@@ -104,7 +107,7 @@ def culprit(
     points: Float[np.ndarray, "n d"],
     is_bad: Bool[np.ndarray, " n"],
 ) -> Culprit | None:
-    """Finds the coordinate to blame, by moving one at a time from a bad to a good point.
+    """Finds the coordinate to blame, by moving one at a time from bad to good points.
 
     Args:
         target: the target.
@@ -121,7 +124,9 @@ def culprit(
         good = candidates[fine]
     if not len(good) or dim > _CHUNK:
         return None
-    pairs = list(itertools.islice(zip(itertools.cycle(good), points[is_bad]), 16))  # noqa: B905
+    pairs = list(
+        itertools.islice(zip(itertools.cycle(good), points[is_bad], strict=False), 16)
+    )
     mixed = np.stack([np.where(np.eye(dim, dtype=bool), b, g) for g, b in pairs])
     found = evaluate(target, mixed.reshape(-1, dim)).parts[:, part]
     broken = ~np.isfinite(found).reshape(len(pairs), dim)
@@ -154,7 +159,9 @@ def flat_directions(
     """
     dim = points.shape[1]
     finite = np.isfinite(seen.values) & np.isfinite(seen.score).all(axis=1)
-    thirds = [np.flatnonzero(finite[i : i + POINTS]) + i for i in (0, POINTS, 2 * POINTS)]
+    thirds = [
+        np.flatnonzero(finite[i : i + POINTS]) + i for i in (0, POINTS, 2 * POINTS)
+    ]
     bases = [points[found[0]] for found in thirds if len(found)]
     if not bases:
         return []
@@ -191,19 +198,24 @@ def _rise(values: Float[np.ndarray, " t"]):
     """
     if np.any(np.isneginf(values)):
         return ()
-    at = [(float(t), float(v)) for t, v in zip(DISTANCES, values) if np.isfinite(v)]  # noqa: B905
-    far = [pair for pair in at if pair[0] >= 10]
-    if len(far) >= 2 and far[-1][0] >= 1e6:
-        # Between a mode nearby and infinity there may be hills; the end counts.
-        return (far[0], far[-1]) if far[-1][1] > far[0][1] - 1 else ()
-    if len(at) >= 2 and at[-1][1] >= at[0][1] + 1:
-        return at[0], at[-1]
+    at = [
+        (float(t), float(v))
+        for t, v in zip(DISTANCES, values, strict=False)
+        if np.isfinite(v)
+    ]
+    if len(at) < 2:
+        return None
+    if at[-1][0] >= 1e6:
+        # Between a mode nearby and infinity there may be hills; the ends count.
+        return (at[0], at[-1]) if at[-1][1] > at[0][1] - 1 else ()
+    if np.any(np.isposinf(values)) and at[-1][1] > at[-2][1] + 1:
+        return at[-2], at[-1]
     return None
 
 
 def _silent_direction(scores: Float[np.ndarray, "n d"]):
     """The oblique direction along which no gradient points, or None."""
-    n, dim = scores.shape
+    dim = scores.shape[1]
     norms = np.linalg.norm(scores.astype(np.float64), axis=1, keepdims=True)
     unit = scores[norms[:, 0] > 0] / norms[norms[:, 0] > 0]
     if dim < 2 or len(unit) < dim:

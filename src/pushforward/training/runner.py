@@ -16,7 +16,7 @@ from jaxtyping import PRNGKeyArray
 
 from pushforward.errors import FileError
 from pushforward.methods import AbstractMethod
-from pushforward.methods.base import extend
+from pushforward.methods.base import extend, replace
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.training.display import Display
@@ -77,7 +77,10 @@ def run(
 class _Run:
     def __init__(self, key, target, method, directory, shown, checkpoint_seconds):
         self.key, self.target = key, target
-        self.stages = method.stages()
+        platform = jax.default_backend()
+        self.stages = [s.resolve(target, platform) for s in method.stages()]
+        # The number of steps is no part of what is compiled.
+        self.programs = [replace(s, steps=None) for s in self.stages]
         self.directory, self.shown = directory, shown
         self.checkpoint_seconds = checkpoint_seconds
         self.rows: list[dict[str, Any]] = []
@@ -90,9 +93,8 @@ class _Run:
         return stage_key(self.key, stage)
 
     def _begin(self, stage: int, previous: Any) -> Progress:
-        method = self.stages[stage]
-        steps = jnp.asarray(method.steps, jnp.int32)
-        return begin(method, self.target, self._key(stage), steps, previous)
+        steps = jnp.asarray(self.stages[stage].steps, jnp.int32)
+        return begin(self.programs[stage], self.target, self._key(stage), steps, previous)
 
     def _restore(self) -> tuple[int, Progress | None]:
         """The stage and progress on disk; (0, None) where nothing has been saved."""
@@ -108,9 +110,6 @@ class _Run:
             skeleton = eqx.filter_eval_shape(self._begin, i, previous)
         progress = self.directory.read_state(skeleton)
         planned = int(self.stages[stage].steps or 0)
-        if planned > position["steps"] and stage + 1 < len(position["plan"]):
-            # The stage in progress gets its longer plan; those before it are done.
-            pass
         if planned != position["steps"]:
             if position["finished"] and len(self.stages) > 1:
                 raise FileError(
@@ -131,7 +130,6 @@ class _Run:
             "stage": stage,
             "step": int(progress.step),
             "steps": int(self.stages[stage].steps or 0),
-            "plan": [int(s.steps or 0) for s in self.stages],
             "rows": len(self.rows),
             "seconds": self.seconds,
             "finished": finished,
@@ -174,7 +172,12 @@ class _Run:
             stop = min(step + chunk, due)
             start = time.monotonic()
             progress = advance(
-                method, self.target, key, progress, jnp.asarray(stop, jnp.int32), patience
+                self.programs[stage],
+                self.target,
+                key,
+                progress,
+                jnp.asarray(stop, jnp.int32),
+                patience,
             )
             jax.block_until_ready(progress.step)
             spent = time.monotonic() - start

@@ -1,0 +1,68 @@
+"""Streams ten million 2-D draws to `.npy`, and tells how long and how much memory.
+
+    python benchmarks/stream.py [--draws N] [--out results/benchmark_stream.json]
+
+The draws come from a network of the default recipe's size; it need not be trained.
+"""
+
+import argparse
+import json
+import platform
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pushforward
+from pushforward.networks import MixtureMap
+from pushforward.sampler import Sampler
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+
+
+def untrained_sampler() -> Sampler:
+    network = MixtureMap(3, 64, 3, 16, key=jax.random.key(0))
+    zero = jnp.zeros((), jnp.result_type(float))
+    return Sampler(network, Whitening.identity(2), zero, Structure.vector(2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=10_000_000)
+    parser.add_argument("--out", type=Path, default="results/benchmark_stream.json")
+    arguments = parser.parse_args()
+    sampler, key = untrained_sampler(), jax.random.key(1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "draws.npy"
+        sampler.stream(key, 1, path)
+        begun = time.perf_counter()
+        sampler.stream(key, arguments.draws, path, progress=True)
+        seconds = time.perf_counter() - begun
+        # Before the file is looked at: its pages would count as this program's.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        table = np.load(path, mmap_mode="r")
+        assert table.shape == (arguments.draws, 2)
+        assert np.isfinite(table[-1]).all()
+    result = {
+        "draws": arguments.draws,
+        "seconds": round(seconds, 2),
+        "peak_rss_bytes": peak,
+        "device": jax.devices()[0].device_kind,
+        "versions": {
+            "pushforward": pushforward.__version__,
+            "jax": jax.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

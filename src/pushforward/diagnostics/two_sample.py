@@ -1,0 +1,163 @@
+"""Tests of whether draws and a reference follow one law."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import stats
+
+from pushforward.diagnostics.wasserstein import _quantile_steps
+
+# The 98 % range of a Gaussian in units of its interquartile range.
+_GAUSSIAN_RANGE = 3.449
+
+# A range this much wider than that is a heavy tail.
+_HEAVY = 1.4
+
+# The interquartile range of a standard Gaussian.
+_IQR = 1.349
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """Coordinates in which the distances of a test are taken.
+
+    Each coordinate is centred at its median and divided by its spread (interquartile
+    range / 1.349), so that none counts more than another. One with heavy tails is then
+    bent by arcsinh: otherwise a handful of draws far out would make up the whole of a
+    Wasserstein distance.
+
+    Attributes:
+        centre: The median of each coordinate.
+        scale: The spread of each coordinate.
+        bent: Which coordinates are bent.
+    """
+
+    centre: Float[np.ndarray, " d"]
+    scale: Float[np.ndarray, " d"]
+    bent: Bool[np.ndarray, " d"]
+
+    @staticmethod
+    def of(draws: Float[np.ndarray, "n d"]) -> "Frame":
+        """The frame of a reference, or of draws where there is none."""
+        levels = [0.01, 0.25, 0.5, 0.75, 0.99]
+        low, q25, centre, q75, high = np.quantile(draws, levels, axis=0)
+        scale = (q75 - q25) / _IQR
+        deviation = np.std(draws, axis=0)
+        scale = np.where(scale > 0, scale, np.where(deviation > 0, deviation, 1.0))
+        bent = high - low > _HEAVY * _GAUSSIAN_RANGE * _IQR * scale
+        return Frame(centre, scale, bent)
+
+    def __call__(self, draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """The draws in these coordinates."""
+        standard = (draws - self.centre) / self.scale
+        return np.where(self.bent, np.arcsinh(standard), standard)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One statistic of two samples, and how often one law would give as large a one."""
+
+    statistic: float
+    p_value: float
+
+
+class SlicedW2:
+    """Sliced Wasserstein distances along one set of directions.
+
+    The distance is that of `sliced_w2`; keeping the directions makes the distances of
+    several pairs of samples comparable.
+    """
+
+    def __init__(self, rng: np.random.Generator, dim: int, projections: int = 64):
+        directions = rng.standard_normal((dim, projections))
+        self.directions = directions / np.linalg.norm(directions, axis=0)
+
+    def __call__(
+        self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]
+    ) -> float:
+        """The distance between two samples."""
+        a = np.sort((x @ self.directions).T, axis=1)
+        b = np.sort((y @ self.directions).T, axis=1)
+        return float(np.sqrt(_mean_square(a, b, _steps(len(x), len(y)))))
+
+    def test(
+        self,
+        rng: np.random.Generator,
+        x: Float[np.ndarray, "n d"],
+        y: Float[np.ndarray, "m d"],
+        *,
+        permutations: int = 999,
+        enough: int = 20,
+    ) -> Comparison:
+        """The distance with its p-value, by dealing the pooled draws anew.
+
+        Sequential after Besag and Clifford (1991): with `h = enough` dealt distances at
+        least as large as the observed one, the last of them the l-th dealt, `p = h / l`
+        and no more are dealt; if that never happens, `p = (1 + exceeding) /
+        (1 + permutations)`. Either way `P(p <= a) <= a` for samples of one law.
+        """
+        n = len(x)
+        pooled = (np.concatenate([x, y]) @ self.directions).T
+        order = np.argsort(pooled, axis=1)
+        pooled = np.take_along_axis(pooled, order, axis=1)
+        steps = _steps(n, len(y))
+
+        def squared(chosen):
+            # Every row of `inside` has n members: the rows stay sorted and aligned.
+            inside = chosen[order]
+            a = pooled[inside].reshape(len(pooled), -1)
+            b = pooled[~inside].reshape(len(pooled), -1)
+            return _mean_square(a, b, steps)
+
+        chosen = np.arange(pooled.shape[1]) < n
+        observed = squared(chosen)
+        exceeding = 0
+        for dealt in range(1, permutations + 1):
+            exceeding += squared(rng.permutation(chosen)) >= observed
+            if exceeding == enough:
+                return Comparison(float(np.sqrt(observed)), enough / dealt)
+        p_value = (1 + exceeding) / (1 + permutations)
+        return Comparison(float(np.sqrt(observed)), p_value)
+
+
+def _steps(n, m):
+    return None if n == m else _quantile_steps(n, m)
+
+
+def _mean_square(a, b, steps):
+    """Squared W2 of sorted rows, averaged over the rows."""
+    if steps is None:
+        return np.mean(np.square(a - b))
+    width, index_a, index_b = steps
+    return np.mean(np.square(a[:, index_a] - b[:, index_b]) @ width)
+
+
+def kolmogorov_smirnov(
+    x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"], effective: float
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+    """Two-sample Kolmogorov-Smirnov tests, coordinate by coordinate.
+
+    The statistic is `D = max_t |F(t) - G(t)|`, its p-value that of the one-sample
+    statistic at `n m / (n + m)` draws.
+
+    Args:
+        x: Draws.
+        y: Reference draws.
+        effective: How many independent draws the reference is worth: the `m` above.
+
+    Returns:
+        The statistics and the p-values, not adjusted for their number.
+    """
+    n = len(x)
+    size = max(1, round(n * effective / (n + effective)))
+    distances = np.array([_distance(a, b) for a, b in zip(x.T, y.T, strict=True)])
+    return distances, stats.kstwo.sf(distances, size)
+
+
+def _distance(a, b):
+    a, b = np.sort(a), np.sort(b)
+    pooled = np.concatenate([a, b])
+    below_a = np.searchsorted(a, pooled, side="right") / len(a)
+    below_b = np.searchsorted(b, pooled, side="right") / len(b)
+    return np.max(np.abs(below_a - below_b))

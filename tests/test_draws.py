@@ -1,0 +1,243 @@
+"""Draws on disk: the same as `sample` gives, all of them or none."""
+
+import csv
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pushforward import _draws, sampler
+from pushforward.errors import FileError, UsageError
+from pushforward.networks import AffineMap
+from pushforward.sampler import Sampler
+from pushforward.targets.constraints import constrained
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+
+KEY = jax.random.key(3)
+# Not a whole number of blocks.
+N = sampler.BLOCK + 700
+
+TREE = constrained(
+    lambda p: 0.0,
+    {"tau": "positive", "w": "simplex"},
+    example={"tau": 1.0, "group": {"theta": jnp.zeros((2, 2))}, "w": jnp.ones(3) / 3},
+).structure
+
+
+def make(structure: Structure) -> Sampler:
+    dim = structure.size
+    return Sampler(
+        AffineMap(dim), Whitening.identity(dim), jnp.asarray(0.1, float), structure
+    )
+
+
+@pytest.fixture(params=["vector", "named", "tree", "scalar"])
+def any_sampler(request):
+    return make(
+        {
+            "vector": Structure.vector(3),
+            "named": Structure.vector(2, ("alpha", "beta")),
+            "tree": TREE,
+            "scalar": Structure.of(0.0),
+        }[request.param]
+    )
+
+
+def table_of(draws):
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def test_npy_holds_the_draws_of_sample(any_sampler, tmp_path):
+    path = tmp_path / "draws.npy"
+    assert any_sampler.stream(KEY, N, path) == path
+    stored = np.load(path)
+    assert stored.dtype == jnp.result_type(float)
+    np.testing.assert_array_equal(stored, table_of(any_sampler.sample(KEY, N)))
+    assert [p.name for p in tmp_path.iterdir()] == ["draws.npy"]
+
+
+def test_npz_holds_an_array_for_each_leaf(any_sampler, tmp_path):
+    path = tmp_path / "draws.npz"
+    any_sampler.stream(KEY, N, path)
+    leaves = jax.tree.leaves(any_sampler.sample(KEY, N))
+    with np.load(path) as stored:
+        names = [leaf.name or "draws" for leaf in any_sampler.structure.leaves]
+        assert stored.files == names
+        for name, leaf in zip(names, leaves, strict=True):
+            np.testing.assert_array_equal(stored[name], leaf)
+    assert [p.name for p in tmp_path.iterdir()] == ["draws.npz"]
+
+
+def test_csv_holds_the_draws_of_sample(any_sampler, tmp_path):
+    path = tmp_path / "draws.csv"
+    any_sampler.stream(KEY, 100, path)
+    header, *rows = csv.reader(io.StringIO(path.read_text()))
+    assert header == _draws.column_names(any_sampler.structure)
+    stored = np.array(rows, dtype=jnp.result_type(float))
+    np.testing.assert_array_equal(stored, table_of(any_sampler.sample(KEY, 100)))
+
+
+def test_columns_are_named_after_the_users_parameters():
+    assert _draws.column_names(Structure.vector(2)) == ["x[0]", "x[1]"]
+    assert _draws.column_names(Structure.vector(2, ("a", "b"))) == ["a", "b"]
+    # Constrained: all three parts of the simplex, of which two are free.
+    assert _draws.column_names(TREE) == [
+        *(f"group.theta[{i},{j}]" for i in range(2) for j in range(2)),
+        "tau",
+        "w[0]",
+        "w[1]",
+        "w[2]",
+    ]
+
+
+def test_the_same_draws_are_the_same_bytes(tmp_path):
+    ours = make(TREE)
+    first = ours.stream(KEY, 50, tmp_path / "a.npz").read_bytes()
+    assert ours.stream(KEY, 50, tmp_path / "b.npz").read_bytes() == first
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_no_draws_at_all(suffix, tmp_path):
+    path = make(TREE).stream(KEY, 0, tmp_path / f"none{suffix}")
+    if suffix == ".npy":
+        assert np.load(path).shape == (0, 8)
+    elif suffix == ".npz":
+        assert np.load(path)["group.theta"].shape == (0, 2, 2)
+    else:
+        assert len(path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["draws.txt", "draws", "draws.npy.gz"])
+def test_unknown_suffix(name, tmp_path):
+    with pytest.raises(UsageError, match=r"written as \.npy, \.npz or \.csv, and '.*'"):
+        make(TREE).stream(KEY, 10, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_would_hide_each_other(tmp_path):
+    both = Structure.of({"a.b": 0.0, "a": {"b": 0.0}})
+    with pytest.raises(UsageError, match=r"Two parameters are called 'a\.b'"):
+        make(both).stream(KEY, 10, tmp_path / "draws.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_does_not_exist(tmp_path):
+    with pytest.raises(FileError, match="cannot be written"):
+        make(TREE).stream(KEY, 10, tmp_path / "no" / "draws.npy")
+    with pytest.raises(FileError, match="is a directory"):
+        (tmp_path / "d.npy").mkdir()
+        make(TREE).stream(KEY, 10, tmp_path / "d.npy")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_directory_that_must_not_be_written(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(FileError, match="Permission denied"):
+        make(TREE).stream(KEY, 10, tmp_path / "draws.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_a_full_disk_loses_and_leaves_nothing(suffix, tmp_path, monkeypatch):
+    path = tmp_path / f"draws{suffix}"
+    path.write_bytes(b"what stood there before")
+    written = 0
+
+    class Full(io.FileIO):
+        """A file on a disk that has room for 100 kB."""
+
+        def write(self, data):
+            nonlocal written
+            written += memoryview(data).nbytes
+            if written > 100_000:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    def on_full_disk(handle, mode):
+        return io.BufferedRandom(Full(handle, mode.replace("w", "r")))
+
+    def part(dir):
+        handle, name = tempfile.mkstemp(dir=dir)
+        os.unlink(name)
+        return on_full_disk(handle, "r+b")
+
+    monkeypatch.setattr("pushforward._files.os.fdopen", on_full_disk)
+    monkeypatch.setattr("pushforward._draws.tempfile.TemporaryFile", part)
+    with pytest.raises(FileError, match=r"The disk is full: .* is untouched"):
+        make(TREE).stream(KEY, N, path)
+    assert written > 100_000
+    monkeypatch.undo()
+    assert path.read_bytes() == b"what stood there before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_stream_leaves_nothing(tmp_path, monkeypatch):
+    ours = make(TREE)
+
+    def interrupted(self, key, n, draw=None):
+        yield jax.vmap(ours.structure.unflatten)(jnp.zeros((5, ours.dim)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sampler, "blocks", interrupted)
+    for suffix in (".npy", ".npz"):
+        with pytest.raises(KeyboardInterrupt):
+            ours.stream(KEY, N, tmp_path / f"draws{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_without_a_terminal_is_plain_lines(tmp_path, monkeypatch, capsys):
+    ticks = iter(range(0, 1000, 6))
+    monkeypatch.setattr("pushforward._draws.time.monotonic", lambda: next(ticks))
+    ours = make(Structure.vector(2))
+    ours.stream(KEY, N, tmp_path / "draws.npy", progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1] == f"draws.npy: {N:,} of {N:,} draws"
+
+
+_STREAM = """
+import json, resource, sys
+import jax, jax.numpy as jnp
+from pushforward.networks import AffineMap
+from pushforward.sampler import Sampler
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+sampler = Sampler(
+    AffineMap(2), Whitening.identity(2), jnp.asarray(0.1), Structure.vector(2)
+)
+sampler.stream(jax.random.key(0), 50_000, sys.argv[1])
+before = peak()
+sampler.stream(jax.random.key(0), 2_000_000, sys.argv[1])
+print(json.dumps([before, peak()]))
+"""
+
+
+@pytest.mark.once
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux tells it")
+def test_memory_does_not_grow_with_the_draws(tmp_path):
+    path = tmp_path / "draws.npy"
+    done = subprocess.run(
+        [sys.executable, "-c", _STREAM, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    assert np.load(path, mmap_mode="r").shape == (2_000_000, 2)
+    # The table alone is 16 MB; a list of its blocks would be as much again.
+    assert after - before < 8e6
+    assert after < 1.5e9
