@@ -59,8 +59,9 @@ def antithetic_denoising_loss(
 ) -> Float[Array, ""]:
     """The denoising loss at `eps` and `-eps`, averaged.
 
-    The cross terms of the two cancel to `eps.(s(x0 + sigma eps) - s(x0 - sigma eps))`, a
-    finite difference: the variance stays bounded as sigma goes to 0.
+    The cross terms of the two cancel to `eps.(s(x0 + sigma eps) - s(x0 - sigma eps))`,
+    a finite difference: the gradient of the loss over sigma^2, which is that of the
+    score's squared error, keeps a bounded variance as sigma goes to 0.
     """
     there = denoising_loss(score, x0, eps, sigma)
     return 0.5 * (there + denoising_loss(score, x0, -eps, sigma))

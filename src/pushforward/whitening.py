@@ -67,7 +67,7 @@ def from_particles(x: Float[Array, "n d"], *, bend: bool = True) -> Whitening:
     )
     v = jax.vmap(plain.from_target)(x)
     shift = jnp.mean(v, axis=0)
-    centred = v - shift
+    centred = v - shift[None]
     covariance = centred.T @ centred / n + 1e-6 * jnp.eye(dim, dtype=x.dtype)
     factor = jnp.linalg.cholesky(covariance)
     return eqx.tree_at(lambda w: (w.shift, w.factor), plain, (shift, factor))
@@ -109,9 +109,11 @@ def laplace_look(
     def step(carry, _):
         x, state = carry
         value, grad = evaluate(x, state=state)
-        updates, state = optimiser.update(
-            grad, state, x, value=value, grad=grad, value_fn=energy
-        )
+        # optax mixes integers and floats, which a program in strict mode refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimiser.update(
+                grad, state, x, value=value, grad=grad, value_fn=energy
+            )
         return (optax.apply_updates(x, updates), state), None
 
     start = jnp.zeros(dim)
@@ -122,7 +124,7 @@ def laplace_look(
     values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
     # Directions of no curvature get a wide but finite scale.
     values = jnp.maximum(values, 1e-6 * jnp.max(values))
-    covariance = (vectors / values) @ vectors.T
+    covariance = (vectors / values[None]) @ vectors.T
     whitening = Whitening.affine(mode, jnp.linalg.cholesky(covariance))
     u = jax.random.normal(key, (particles, dim))
     evaluations = jnp.asarray(steps * 2 + dim)

@@ -53,9 +53,7 @@ class Drift:
     p_value: float
 
 
-def drift(
-    before: Float[np.ndarray, " n"], after: Float[np.ndarray, " n"]
-) -> Drift:
+def drift(before: Float[np.ndarray, " n"], after: Float[np.ndarray, " n"]) -> Drift:
     """The mean change `after - before`, and whether it is zero.
 
     A reversible chain that starts from its target makes `(x_0, x_k)` exchangeable, so
@@ -107,9 +105,7 @@ def stir(
 
     def one_move(key, x, size):
         state = blackjax.hmc.init(x, target.log_density)
-        moved, _ = kernel(
-            key, state, target.log_density, size, covariance, _LEAPFROGS
-        )
+        moved, _ = kernel(key, state, target.log_density, size, covariance, _LEAPFROGS)
         return moved.position
 
     def sweep(x, i):

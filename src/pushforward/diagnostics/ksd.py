@@ -95,9 +95,10 @@ def ksd(
     signs `w_i`, `U_b = sum_{i != j} w_i w_j k0(x_i, x_j) / (n (n - 1))` given the draws
     converges in law to `U` of exact draws (Dehling and Mikosch 1994; for the KSD,
     Chwialkowski, Strathmann and Gretton 2016), and
-    `p = (1 + #{U_b >= U}) / (1 + bootstraps)`. Signs rather than the centred multinomial weights of Liu, Lee
-    and Jordan 2016, because the products `w_i w_j` are then centred and uncorrelated:
-    the variance of `U_b` is an unbiased estimate of the variance of `U` at every `n`.
+    `p = (1 + #{U_b >= U}) / (1 + bootstraps)`. Signs rather than the centred
+    multinomial weights of Liu, Lee and Jordan 2016, because the products `w_i w_j` are
+    then centred and uncorrelated: at every `n` the variance of `U_b` is an unbiased
+    estimate of that of `U`.
 
     The draws must be independent for the p-value to hold; the KSD itself needs no
     such assumption.

@@ -192,7 +192,7 @@ def _by_smc(key, rng, target, n):
     else:
         size = len(reference.split(n)[0])
         parts = [frame(rng.permutation(draws)[:size]) for draws, _ in after]
-        distance = SlicedW2(rng, target.dim).test(rng, *parts)
+        distance = SlicedW2(rng, target.dim).test(*parts, permutations=999)
         if distance.p_value <= DOUBT:
             complaints.append(
                 "two independent runs are further apart than chance allows (sliced W2 "
@@ -233,7 +233,9 @@ def _finite_only(target, before, after):
 
 def _moving(target, frame, before, after):
     """Whether further moves still change the particles' energies or coordinates."""
-    start, end = (np.concatenate([draws for draws, _ in side]) for side in (before, after))
+    start, end = (
+        np.concatenate([draws for draws, _ in side]) for side in (before, after)
+    )
     first, last = (np.concatenate([v for _, v in side]) for side in (before, after))
     names = ("the log density", *(f"'{name}'" for name in target.names))
     columns = zip(
@@ -256,7 +258,7 @@ def _disagreement(target, modes, runs):
 
     For a share `p` of m draws, `(p_1 - p_2)^2 / (2 p (1 - p) / m)` has mean one where
     the draws are independent, and the factor by which their variance is inflated where
-    they are not. It is averaged over the quantiles of one coordinate, or over the modes.
+    they are not. It is averaged over quantiles of one coordinate, or over the modes.
 
     Returns:
         The largest of these factors, and what it belongs to.

@@ -5,12 +5,11 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
-from pushforward.diagnostics.reference import Reference, make_reference
-from pushforward.diagnostics.trials import Finding, Trials
+from pushforward.diagnostics.reference import Reference, generator, make_reference
+from pushforward.diagnostics.trials import Trial, run_trials
 from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
@@ -22,6 +21,42 @@ FALSE_ALARMS = 0.01
 _LEAST_DRAWS = 100
 
 _MARKS = {True: "✓", False: "✗", None: "?"}
+_HEADLINES = {True: "passed", False: "FAILED", None: "cannot tell"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What one test found.
+
+    Attributes:
+        name: What it looked at.
+        sentence: What it found, in words.
+        statistic: Its figure for the draws.
+        reference: The same figure for as many reference draws.
+        p_value: How often exact draws would have a figure as extreme.
+        threshold: It rejects where the p-value is not above this.
+        ok: False where it rejects, None where that proves nothing.
+    """
+
+    name: str
+    sentence: str
+    statistic: float | None
+    reference: float | None
+    p_value: float | None
+    threshold: float | None
+    ok: bool | None
+
+    def __str__(self) -> str:
+        figures = []
+        if self.statistic is not None:
+            figures.append(f"{self.statistic:.3g}")
+        if self.reference is not None:
+            figures.append(f"(reference {self.reference:.3g})")
+        if self.p_value is not None:
+            small = self.p_value < 1e-6
+            figures.append("p < 1e-6" if small else f"p = {self.p_value:.2g}")
+        words = [*figures, self.sentence]
+        return f"{_MARKS[self.ok]} {self.name}: {', '.join(words)}".replace(", (", " (")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,39 +80,28 @@ class Verdict:
     given: int
 
     def __str__(self) -> str:
-        count = f"{self.n:,}" if self.n == self.given else f"{self.n:,} of {self.given:,}"
+        part = "" if self.n == self.given else f" of {self.given:,}"
         lines = [
-            f"{_headline(self.passed)}: {self.summary}",
-            f"Tested {count} draws against {self.reference}; all tests together raise a "
-            f"false alarm in {FALSE_ALARMS:.0%} of cases.",
+            f"{_HEADLINES[self.passed]}: {self.summary}",
+            f"Tested: {self.n:,}{part} draws against {self.reference}; exact draws "
+            f"would fail in {FALSE_ALARMS:.0%} of cases.",
         ]
-        width = max((len(f.name) for f in self.findings), default=0)
-        for finding in self.findings:
-            figures = _figures(finding)
-            gap = "  " if figures else ""
-            mark = _MARKS[finding.ok]
-            lines.append(
-                f"  {mark} {finding.name:<{width}}  {figures}{gap}{finding.sentence}"
-            )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain names and numbers, as JSON holds them."""
-        return {
-            "passed": self.passed,
-            "summary": self.summary,
-            "reference": self.reference,
-            "n": self.n,
-            "given": self.given,
-            "false_alarms": FALSE_ALARMS,
-            "findings": [
-                {
-                    field.name: _plain(getattr(finding, field.name))
-                    for field in dataclasses.fields(finding)
-                }
-                for finding in self.findings
-            ],
-        }
+        whole = dataclasses.asdict(self)
+        whole["false_alarms"] = FALSE_ALARMS
+        whole["findings"] = [
+            {name: _plain(value) for name, value in finding.items()}
+            for finding in whole["findings"]
+        ]
+        return whole
+
+
+def _plain(value):
+    # JSON has no number that is none.
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check(
@@ -128,68 +152,124 @@ def check(
     if n < _LEAST_DRAWS:
         raise UsageError(f"n must be at least {_LEAST_DRAWS}, and it is {n}.")
     draw_key, reference_key, test_key = jax.random.split(key, 3)
-    draws, given = _take(draw_key, target, draws_or_sampler, n)
-    finite = np.isfinite(draws).all(axis=1)
+    draws, given, broken = _take(draw_key, target, draws_or_sampler, n)
     made = make_reference(reference_key, target, reference, n)
-    trials = Trials(test_key, target, made if isinstance(made, Reference) else None)
-    trials.finite(draws, given)
-    if np.sum(finite) >= _LEAST_DRAWS:
-        trials.run(draws[finite])
-    return _judge(trials, made, len(draws), given)
-
-
-def _judge(trials: Trials, made: Reference | str, n: int, given: int) -> Verdict:
-    findings = trials.findings(FALSE_ALARMS)
-    failed = [f for f in findings if f.ok is False]
+    trials = [] if broken is None else [broken]
+    doubts = []
+    if len(draws) >= _LEAST_DRAWS:
+        source = made if isinstance(made, Reference) else None
+        more, doubts = run_trials(test_key, target, draws, source, _LEAST_DRAWS)
+        trials += more
+    if isinstance(made, Reference):
+        doubts = [*made.complaints, *doubts]
+    findings = _findings(trials, trusted=not doubts)
+    passed, summary = _judge(findings, made, doubts, len(draws))
     against = made.sentence if isinstance(made, Reference) else "no reference"
-    if failed:
-        # What a user can act on first: draws that are no numbers, then lacking modes.
-        first = min(failed, key=lambda f: (f.rank, f.p_value or 0.0))
-        passed, summary = False, first.sentence
-    elif isinstance(made, str):
-        passed, summary = None, f"{made}."
-    elif doubts := (*made.complaints, *trials.doubts):
-        short = "draws you gave are" if not made.made_here else "reference is"
-        passed = None
-        summary = f"the {short} not to be trusted: {'; '.join(doubts)}."
-    else:
-        names = [f.name for f in findings if f.p_value is not None]
-        listed = f"{', '.join(names[:-1])} or {names[-1]}"
-        passed = True
-        summary = (
-            f"{n:,} draws cannot be told from {_object(made)} by {listed}."
+    return Verdict(passed, summary, findings, against, len(draws), given)
+
+
+def _findings(trials: list[Trial], *, trusted: bool) -> tuple[Finding, ...]:
+    tests = sum(trial.p_value is not None for trial in trials)
+    threshold = FALSE_ALARMS / max(1, tests)
+    findings = []
+    for trial in trials:
+        ok = trial.ok
+        if trial.p_value is not None:
+            # A p-value that is no number rejects.
+            ok = trial.p_value > threshold
+        sentence = trial.found if ok is False else trial.usual
+        if trial.needs_reference and not trusted:
+            ok = None
+        findings.append(
+            Finding(
+                name=trial.name,
+                sentence=sentence,
+                statistic=trial.statistic,
+                reference=trial.reference,
+                p_value=trial.p_value,
+                threshold=None if trial.p_value is None else threshold,
+                ok=ok,
+            )
         )
-    return Verdict(passed, summary, findings, against, n, given)
+    return tuple(findings)
 
 
-def _object(reference):
-    return reference.sentence if not reference.made_here else "the reference"
+def _judge(
+    findings: tuple[Finding, ...], made: Reference | str, doubts: list[str], n: int
+) -> tuple[bool | None, str]:
+    failed = [finding for finding in findings if finding.ok is False]
+    if failed:
+        # Draws that are no numbers have no p-value and come first; then lacking modes.
+        first = min(
+            failed,
+            key=lambda f: (f.p_value is not None, f.name != "mode weights", f.p_value),
+        )
+        return False, f"{first.sentence}."
+    if isinstance(made, str):
+        return None, f"{made}."
+    if doubts:
+        which = made.sentence if made.made_here else f"{made.sentence},"
+        return None, f"{which} cannot be trusted as a reference: {'; '.join(doubts)}."
+    names = [finding.name for finding in findings if finding.p_value is not None]
+    against = "the reference" if made.made_here else made.sentence
+    tests = f"{', '.join(names[:-1])} or {names[-1]}"
+    return True, f"{n:,} draws cannot be told from {against} by {tests}."
 
 
-def _take(key, target, draws_or_sampler, n):
-    """At most `n` draws in unconstrained coordinates, and how many there were."""
+def _take(
+    key: PRNGKeyArray, target: AbstractTarget, draws_or_sampler: Any, n: int
+) -> tuple[Float[np.ndarray, "m d"], int, Trial | None]:
+    """At most `n` finite draws, how many there were, and a word on the others."""
     if isinstance(draws_or_sampler, Sampler):
         if draws_or_sampler.dim != target.dim:
             raise UsageError(
-                f"The sampler draws {draws_or_sampler.dim} coordinates, and the target "
+                f"The sampler draws {draws_or_sampler.dim} coordinates, but the target "
                 f"has {target.dim}."
             )
-        draws = draws_or_sampler.sample_flat(key, n)
-        return np.asarray(draws, np.float64), n
+        draws = np.asarray(draws_or_sampler.sample_flat(key, n), np.float64)
+        finite = np.isfinite(draws).all(axis=1)
+        return draws[finite], n, _broken(target, draws[~finite], n)
+    try:
+        # Only the shapes are looked at; the structure complains in its own words.
+        whole = jax.eval_shape(target.structure.flatten_draws, draws_or_sampler)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"The draws cannot be read: {error}") from error
+    given = whole.shape[0]
+    if given < _LEAST_DRAWS:
+        raise UsageError(
+            f"There are {given} draws, and a check needs at least {_LEAST_DRAWS}."
+        )
     leaves, treedef = jax.tree.flatten(draws_or_sampler)
-    lengths = {np.shape(leaf)[:1] for leaf in leaves}
-    if len(lengths) == 1 and () not in lengths:
-        ((given,),) = lengths
-        if given < _LEAST_DRAWS:
-            raise UsageError(
-                f"There are {given} draws; a check needs at least {_LEAST_DRAWS}."
-            )
-        # A part of the rows, before anything is compiled for their number; the rows
-        # with a number that is none come first, so that they cannot be missed.
-        rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,))))
-        broken = np.zeros(given, bool)
-        for leaf in leaves:
-            rows = np.asarray(leaf).reshape(given, -1)
-            broken |= ~np.isfinite(rows.astype(np.float64, copy=False)).all(axis=1)
-        ...
-    raise NotImplementedError
+    leaves = [np.asarray(leaf) for leaf in leaves]
+
+    def flatten(rows):
+        part = jax.tree.unflatten(treedef, [leaf[rows] for leaf in leaves])
+        return np.asarray(target.structure.flatten_draws(part), np.float64)
+
+    # Of many draws a part is taken before anything is compiled for their number, but
+    # all are searched for what is not a number.
+    finite = np.all(
+        [np.isfinite(leaf).reshape(given, -1).all(axis=1) for leaf in leaves], axis=0
+    )
+    rows = np.arange(given)
+    if given > n:
+        rows = generator(key).choice(given, n, replace=False)
+    draws = flatten(rows)
+    tested = np.isfinite(draws).all(axis=1)
+    if finite.all():
+        # What is left are draws outside the constraints, seen among those taken.
+        return draws[tested], given, _broken(target, draws[~tested], len(draws))
+    broken = flatten(np.flatnonzero(~finite))
+    return draws[tested], given, _broken(target, broken, given)
+
+
+def _broken(target, draws, total):
+    """The trial of draws that are not finite, where there are any."""
+    if not len(draws):
+        return None
+    name = target.names[int(np.argmax(~np.isfinite(draws).all(axis=0)))]
+    sentence = f"{len(draws):,} of {total:,} draws are not finite (coordinate '{name}')"
+    share = len(draws) / total
+    return Trial("finite", share, 0.0, None, sentence, "", False, ok=False)

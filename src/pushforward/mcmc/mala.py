@@ -36,7 +36,7 @@ def mala(
     """
     n, dim = positions.shape
     mean = jnp.mean(positions, 0)
-    centred = positions - mean
+    centred = positions - mean[None]
     covariance = centred.T @ centred / n
     ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
     factor = jnp.linalg.cholesky(covariance + ridge * jnp.eye(dim))
@@ -62,7 +62,7 @@ def mala(
         return (moved, size), rate
 
     (states, _), rates = jax.lax.scan(step, (start, size0), jnp.arange(steps))
-    return MALAResult(mean + states.position @ factor.T, jnp.mean(rates))
+    return MALAResult(mean[None] + states.position @ factor.T, jnp.mean(rates))
 
 
 def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) -> Any:

@@ -82,7 +82,7 @@ def tempered_smc(
     )
 
     def parameters(key, particles, scale):
-        centred = particles - jnp.mean(particles, 0)
+        centred = particles - jnp.mean(particles, 0, keepdims=True)
         covariance = centred.T @ centred / n
         ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
         spread = jnp.exp(jax.random.uniform(key, (n,), minval=-2.0, maxval=0.3))
@@ -104,7 +104,7 @@ def tempered_smc(
             jnp.clip(scale * jnp.exp(2.0 * (accepted - 0.7)), 1e-3, 1.5),
             evidence + info.log_likelihood_increment,
             count + 1,
-            closed + arrived,
+            closed + arrived.astype(jnp.int32),
             accepted,
             roots[info.ancestors],
         )
@@ -153,9 +153,9 @@ def explore(
         mean, factor = carry
         start_key, run_key = jax.random.split(jax.random.fold_in(key, i))
         z = jax.random.normal(start_key, (particles, dim))
-        run = tempered_smc(run_key, target, mean + z @ factor.T, mean, factor)
+        run = tempered_smc(run_key, target, mean[None] + z @ factor.T, mean, factor)
         mean = jnp.mean(run.positions, axis=0)
-        centred = run.positions - mean
+        centred = run.positions - mean[None]
         covariance = centred.T @ centred / particles
         ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
         factor = 1.5 * jnp.linalg.cholesky(covariance + ridge * jnp.eye(dim))

@@ -230,8 +230,12 @@ class AbstractAlternating(AbstractMethod):
             weight = sigma**2 if target.is_noise_conditional else 1.0
             return weight * sum(losses) / len(signs), gap
 
-        keys = (jax.random.split(k, self.batch_size) for k in (a_key, b_key))
-        losses, gaps = jax.vmap(one)(x0, eps, levels, *keys)
+        if target.is_stochastic:
+            keys = [jax.random.split(k, self.batch_size) for k in (a_key, b_key)]
+            losses, gaps = jax.vmap(one)(x0, eps, levels, *keys)
+        else:
+            in_axes = (0, 0, 0, None, None)
+            losses, gaps = jax.vmap(one, in_axes)(x0, eps, levels, None, None)
         return jnp.mean(losses), jnp.mean(gaps)
 
     def sampler(self, target, state) -> Sampler:

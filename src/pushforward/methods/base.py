@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward._precision import NETWORK_DTYPE
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
@@ -89,10 +90,11 @@ class Clock(eqx.Module):
 
         The rise matters: Adam amplifies noise where training starts at an optimum.
         """
-        done = self.step / jnp.maximum(self.horizon, 1)
-        rise = jnp.minimum((self.step + 1) / (warmup * self.horizon + 1), 1.0)
-        fall = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(done, 1.0)))
-        return (rise * fall).astype(jnp.float32)
+        step, horizon = (n.astype(jnp.float32) for n in (self.step, self.horizon))
+        done = jnp.minimum(step / jnp.maximum(horizon, 1.0), 1.0)
+        rise = jnp.minimum((step + 1) / (warmup * horizon + 1), 1.0)
+        fall = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * done))
+        return rise * fall
 
 
 def extend(state: State, steps: int) -> State:
@@ -129,7 +131,9 @@ class Adam(NamedTuple):
 
     def update(self, gradient: Any, state: Any, model: Any, factor: Array):
         """One update of `model` at `factor` times the learning rate."""
-        updates, state = self.transform.update(gradient, state)
+        # optax mixes integers and floats, which a program in strict mode refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = self.transform.update(gradient, state)
         rate = -self.learning_rate * factor
         updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
         return eqx.apply_updates(model, updates), state
@@ -137,14 +141,10 @@ class Adam(NamedTuple):
 
 def average(old: Any, new: Any, clock: Clock, decay: float = 0.999) -> Any:
     """An exponential moving average of weights, with a shorter memory at the start."""
-    decay = jnp.minimum(decay, (1.0 + clock.step) / (10.0 + clock.step))
-    return jax.tree.map(
-        lambda a, b: (decay * a + (1 - decay) * b).astype(a.dtype)
-        if eqx.is_inexact_array(a)
-        else b,
-        old,
-        new,
-    )
+    step = clock.step.astype(NETWORK_DTYPE)
+    decay = jnp.minimum(decay, (1 + step) / (10 + step))
+    # Every leaf of a network is a weight in the networks' precision.
+    return jax.tree.map(lambda a, b: decay * a + (1 - decay) * b, old, new)
 
 
 def replace(method: AbstractMethod, **changes: Any) -> AbstractMethod:

@@ -155,18 +155,20 @@ class Choose(AbstractMethod):
         draw_key, mixture_key = jax.random.split(key)
         view = state.look.view(target)
         from_target = state.look.whitening.from_target
+        # Both samplers have one structure: stacked, they are one program.
+        pair = jax.tree.map(lambda a, b: jnp.stack([a, b]), state.kept, state.trial)
 
-        def draw(sampler, key):
-            return jax.vmap(from_target)(sampler.block(key, self.batch_size))
+        def one_set(both):
+            sampler, key = both
+            x = jax.vmap(from_target)(sampler.block(key, self.batch_size))
+            return u_statistic(x, jax.vmap(view.score)(x)), x
 
-        def one_set(key):
-            key_kept, key_trial = jax.random.split(key)
-            kept, trial = draw(state.kept, key_kept), draw(state.trial, key_trial)
-            values = [u_statistic(x, jax.vmap(view.score)(x)) for x in (kept, trial)]
-            return (*values, kept, trial)
+        def all_sets(both):
+            sampler, keys = both
+            return jax.lax.map(lambda key: one_set((sampler, key)), keys)
 
-        keys = jax.random.split(draw_key, self.sets)
-        u_kept, u_trial, kept, trial = jax.lax.map(one_set, keys)
+        keys = jax.random.split(draw_key, (2, self.sets))
+        (u_kept, u_trial), (kept, trial) = jax.lax.map(all_sets, (pair, keys))
         gain = u_kept - u_trial
         mean = jnp.mean(gain)
         error = jnp.std(gain) / self.sets**0.5

@@ -85,7 +85,9 @@ class Transport(AbstractMethod):
     def step(self, key, target, state):
         view = state.look.view(target)
         per_component = max(self.batch_size // self.components, 1)
-        z_key, minibatch_key = jax.random.split(key)
+        z_key = minibatch_key = key
+        if target.is_stochastic:
+            z_key, minibatch_key = jax.random.split(key)
         shape = (self.components, per_component, target.dim)
         z = jax.random.normal(z_key, shape, NETWORK_DTYPE)
         loss, gradient = eqx.filter_value_and_grad(free_energy)(

@@ -1,7 +1,7 @@
 """Maps and score models: small networks written for one point, `vmap`ped outside.
 
 Every network can describe itself in plain names and numbers (`describe`), and be built
-again from that description (`build`): this is how a sampler file holds one without code.
+again from that description (`build`): so a sampler file holds one without any code.
 """
 
 from pushforward.networks.base import AbstractNetwork, build, describe

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 import importlib
 import inspect
 from typing import Any
@@ -10,7 +11,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError
 
 
 class AbstractNetwork(eqx.Module):
@@ -39,12 +40,12 @@ def describe(network: AbstractNetwork) -> dict[str, Any]:
     return {"kind": type(network).__name__, **stored}
 
 
-def build(description: dict[str, Any], key: PRNGKeyArray | None = None):
+def build(description: Any, key: PRNGKeyArray | None = None):
     """A network from its description; without a key, only its shapes.
 
     Only classes of this package are built: a file cannot name anybody else's code.
     """
-    arguments = dict(description)
+    arguments = dict(description) if isinstance(description, dict) else {}
     kind = arguments.pop("kind", None)
     networks = importlib.import_module("pushforward.networks")
     cls = getattr(networks, str(kind), None)
@@ -54,12 +55,11 @@ def build(description: dict[str, Any], key: PRNGKeyArray | None = None):
             "pushforward does not have; update pushforward or save the sampler again."
         )
     try:
+        make = functools.partial(cls, **arguments)
         if key is not None:
-            return cls(**arguments, key=key)
-        return eqx.filter_eval_shape(lambda k: cls(**arguments, key=k), jax.random.key(0))
-    except (TypeError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
+            return make(key=key)
+        return eqx.filter_eval_shape(lambda key: make(key=key), jax.random.key(0))
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise FileError(
             f"The file's description of its {kind} network does not fit this version "
             f"of pushforward ({error})."

@@ -4,6 +4,7 @@ The residual ones start *at* the standard normal: their last layer is near zero,
 map is the identity and the score is that of N(0, I), and training learns what is left.
 """
 
+import itertools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -58,6 +59,7 @@ class MLP(AbstractNetwork):
             eqx.nn.Linear(a, b, dtype=NETWORK_DTYPE, key=k)
             for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         ]
+        layers = _redraw(key, layers)
         layers[-1] = jax.tree.map(lambda a: a * final_scale, layers[-1])
         self.layers = tuple(layers)
         self.in_size, self.out_size = in_size, out_size
@@ -71,11 +73,28 @@ class MLP(AbstractNetwork):
         return self.layers[-1](x)
 
 
-class ResidualMap(AbstractNetwork):
-    """`g(z) = scale * z * exp(a(z)) + b(z)`, with `(a, b)` an MLP that starts near zero.
+def _redraw(key: PRNGKeyArray, layers: list[eqx.nn.Linear]) -> list[eqx.nn.Linear]:
+    """The same layers with all their initial values from one draw.
 
-    The factor `exp(a)` lets one network serve widths that differ by orders of magnitude,
-    as in a funnel; |a| is softly bounded by `log_bound`.
+    Every call of the random number generator takes half a second to compile; the draws
+    replaced here are never used and so never compiled.
+    """
+    leaves, treedef = jax.tree.flatten(layers)
+    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
+    flat = jax.random.uniform(key, (ends[-1],), NETWORK_DTYPE, -1.0, 1.0)
+    bounds = [layer.in_features**-0.5 for layer in layers for _ in range(2)]
+    values = [
+        bound * flat[end - leaf.size : end].reshape(leaf.shape)
+        for leaf, end, bound in zip(leaves, ends, bounds, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, values)
+
+
+class ResidualMap(AbstractNetwork):
+    """`g(z) = scale * z * exp(a(z)) + b(z)`, with `(a, b)` an MLP that starts near 0.
+
+    The factor `exp(a)` lets one network serve widths that differ by orders of
+    magnitude, as in a funnel; |a| is softly bounded by `log_bound`.
     """
 
     mlp: MLP
@@ -120,9 +139,9 @@ class ResidualMap(AbstractNetwork):
 class ScoreMLP(AbstractNetwork):
     """`s(u) = -u + r(u)`: the score of N(0, I) and what is left.
 
-    With `conditional`, the last input is the noise level and the network is
-    `(-u / sqrt(1 + sigma^2) + r(u, log sigma)) / sigma`-shaped: it models sigma times the
-    score, which is of order one at every level.
+    With `conditional` it takes the noise level too, `-u / (1 + sigma^2) + r / sigma`:
+    the score of N(0, I) so smoothed, and what is left of sigma times the score, which
+    is of order one at every level.
     """
 
     mlp: MLP
@@ -144,8 +163,8 @@ class ScoreMLP(AbstractNetwork):
         key: PRNGKeyArray,
     ):
         """A score model of `in_size` coordinates."""
-        extra = 1 if conditional else 0
-        self.mlp = MLP(in_size + extra, in_size, width, depth, activation, 0.01, key=key)
+        inputs = in_size + 1 if conditional else in_size
+        self.mlp = MLP(inputs, in_size, width, depth, activation, 0.01, key=key)
         self.in_size = self.out_size = in_size
         self.width, self.depth, self.activation = width, depth, activation
         self.conditional = conditional
@@ -157,9 +176,8 @@ class ScoreMLP(AbstractNetwork):
         if not self.conditional:
             return -x + self.mlp(x)
         assert sigma is not None
-        # sigma/(1 + sigma^2) u is sigma times the score of N(0, (1 + sigma^2) I).
         inputs = jnp.concatenate([x, jnp.log(sigma)[None]])
-        return (-x * sigma / (1 + sigma**2) + self.mlp(inputs)) / sigma
+        return -x / (1 + sigma**2) + self.mlp(inputs) / sigma
 
 
 class AffineMap(AbstractNetwork):

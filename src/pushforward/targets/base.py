@@ -52,7 +52,7 @@ class AbstractTarget(eqx.Module):
                 key all data are used.
             sigma: the noise level, where the target depends on one.
         """
-        # Targets are computed at the highest matmul precision whatever the networks use.
+        # Targets are computed at the highest matmul precision, whatever networks use.
         with jax.default_matmul_precision("highest"):
             return self._score(x, key, sigma)
 
@@ -252,7 +252,7 @@ class MinibatchTarget(AbstractTarget):
         return self.centre_score + prior + factor * difference
 
     def centred_at(self, centre: Float[Array, " d"]) -> "MinibatchTarget":
-        """The same target with a control variate at `centre` (one pass over the data)."""
+        """This target with a control variate at `centre`: one pass over the data."""
         return eqx.tree_at(
             lambda t: (t.centre, t.centre_score),
             self,
@@ -262,7 +262,7 @@ class MinibatchTarget(AbstractTarget):
 
 
 class NoiseConditionalTarget(AbstractTarget):
-    """A score that depends on the noise level: `score(x, sigma)` of `q * N(0, sigma^2)`."""
+    """A score that depends on the noise level: that of `q * N(0, sigma^2)`."""
 
     function: Callable[[Any, Any], Any]
     exact: Callable[..., Any] | None
@@ -293,7 +293,8 @@ class NoiseConditionalTarget(AbstractTarget):
         self.sigma_range = (low, high)
 
     def _score(self, x, key, sigma):
-        return self.function(x, self.sigma_range[0] if sigma is None else sigma)
+        level = self.sigma_range[0] if sigma is None else sigma
+        return self.function(x, jnp.asarray(level, x.dtype))
 
     def _log_density(self, x):
         _refuse_density(self)
@@ -314,5 +315,7 @@ def _structure(dim: int | None, example: Any, names: tuple[str, ...] | None):
     if dim is not None:
         return Structure.vector(dim, names)
     if names is not None:
-        raise UsageError("names= goes with dim=; a tree's own keys name its coordinates.")
+        raise UsageError(
+            "names= goes with dim=; a tree's own keys name its coordinates."
+        )
     return Structure.of(example)

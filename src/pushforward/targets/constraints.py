@@ -95,7 +95,8 @@ class Constraint:
                 f"The constraint {text!r} on {where} is not known; the constraints are "
                 f"{', '.join(sorted(KINDS))}."
             )
-        words = [w for w in (match.group(2) or "").split(",") if w.strip()]
+        inside = (match.group(2) or "").strip()
+        words = inside.split(",") if inside else []
         try:
             arguments = tuple(float(w) for w in words)
         except ValueError:

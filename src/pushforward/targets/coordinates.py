@@ -1,7 +1,7 @@
 """A target seen in other coordinates, in which it is roughly standard.
 
-`x_i = m_i + s_i sinh(t_i v_i) / t_i`, `v = c + L u`: an affine map, with a bend in those
-coordinates whose tails are much heavier than a Gaussian's (`t_i > 0`).
+`x_i = m_i + s_i sinh(t_i v_i) / t_i`, `v = c + L u`: an affine map, with a bend in
+those coordinates whose tails are much heavier than a Gaussian's (`t_i > 0`).
 """
 
 import equinox as eqx
@@ -35,8 +35,10 @@ class Whitening(eqx.Module):
         return Whitening(mean, jnp.ones_like(mean), zero, zero, factor)
 
     def _bend(self, v: Float[Array, " d"]) -> Float[Array, " d"]:
-        t = jnp.where(self.tails > 0, self.tails, 1.0)
-        return jnp.where(self.tails > 0, jnp.sinh(t * v) / t, v)
+        bent = self.tails > 0
+        t = jnp.where(bent, self.tails, 1.0)
+        # sinh of 0 where it is not used: its overflow would make gradients 0 * inf.
+        return jnp.where(bent, jnp.sinh(t * jnp.where(bent, v, 0.0)) / t, v)
 
     def _log_slope(self, v: Float[Array, " d"]) -> Float[Array, " d"]:
         # log cosh(t v), without overflow.
@@ -112,6 +114,7 @@ class Whitened(AbstractTarget):
 
     def _score(self, x, key, sigma):
         # Noise of level sigma here is noise of level sigma * L there (scalar L only).
-        outer = None if sigma is None else sigma * self.whitening.factor[0, 0]
+        scale = self.whitening.factor[0, 0]
+        outer = None if sigma is None else jnp.asarray(sigma, scale.dtype) * scale
         score = self.target.score(self.whitening.to_target(x), key=key, sigma=outer)
         return self.whitening.pull_back(score, x)

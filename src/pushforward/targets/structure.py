@@ -14,6 +14,8 @@ from jaxtyping import Array, Float
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.constraints import Constraint
 
+_FREE = Constraint()
+
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
@@ -21,7 +23,7 @@ class Leaf:
 
     name: str
     shape: tuple[int, ...]
-    constraint: Constraint = Constraint()
+    constraint: Constraint = _FREE
 
     @property
     def free_shape(self) -> tuple[int, ...]:
@@ -71,6 +73,11 @@ class Structure:
         paths, treedef = jax.tree_util.tree_flatten_with_path(example)
         names = [_path_name(path) for path, _ in paths]
         constraints = dict(constraints or {})
+        if len(set(names)) < len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise UsageError(
+                f"Two parameters of example would be called {twice!r}; rename one."
+            )
         for name in constraints:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
@@ -126,7 +133,10 @@ class Structure:
         values = jax.tree.leaves(tree)
         parts = zip(values, self.leaves, strict=True)
         return jnp.concatenate(
-            [jnp.ravel(leaf.constraint.free(jnp.asarray(v))) for v, leaf in parts]
+            [
+                jnp.ravel(leaf.constraint.free(jnp.asarray(v, float)))
+                for v, leaf in parts
+            ]
         )
 
     def log_det(self, u: Float[Array, " d"]) -> Float[Array, ""]:
@@ -179,17 +189,33 @@ class Structure:
                 "This sampler's parameters are a tree of the author's own classes, "
                 "which a file cannot hold; pass the target as load(path, target=...)."
             )
-        leaves = tuple(
-            Leaf(
-                str(leaf["name"]),
-                tuple(int(s) for s in leaf["shape"]),
-                Constraint.parse(leaf["constraint"]),
+        try:
+            leaves = tuple(
+                Leaf(
+                    str(leaf["name"]),
+                    tuple(int(s) for s in leaf["shape"]),
+                    Constraint.parse(leaf["constraint"]),
+                )
+                for leaf in data["leaves"]
             )
-            for leaf in data["leaves"]
-        )
-        treedef = jax.tree.structure(_decode(data["tree"]))
-        names = data["names"]
-        return Structure(treedef, leaves, None if names is None else tuple(names))
+            treedef = jax.tree.structure(_decode(data["tree"]))
+            names = None if data["names"] is None else tuple(map(str, data["names"]))
+            structure = Structure(treedef, leaves, names)
+            size = structure.size
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise FileError(
+                f"The file's description of its parameters is damaged ({error!r})."
+            ) from error
+        if not (
+            treedef.num_leaves == len(leaves)
+            and size > 0
+            and (names is None or len(names) == size)
+        ):
+            raise FileError(
+                "The file's description of its parameters is damaged: its parts do not "
+                "fit together."
+            )
+        return structure
 
 
 def _encode(node: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from pushforward.errors import FileError, TrainingError, UsageError
 from pushforward.methods import AbstractMethod, Recipe
@@ -117,7 +117,7 @@ def fit(
 
 
 def fit_many(
-    keys: PRNGKeyArray,
+    keys: Key[Array, "..."],
     target: AbstractTarget,
     method: AbstractMethod | None = None,
     *,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +17,7 @@ from rich.progress import (
 _PLAIN_EVERY = 10.0
 
 
+@runtime_checkable
 class Display(Protocol):
     """What the engine tells about itself."""
 

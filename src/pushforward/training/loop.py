@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from pushforward.methods.base import AbstractMethod
 from pushforward.targets.base import AbstractTarget
@@ -31,7 +31,7 @@ class Progress(eqx.Module):
     streak: Int[Array, "..."]
 
 
-def stage_key(key: PRNGKeyArray, stage: int) -> PRNGKeyArray:
+def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
     """The base key of a stage; steps fold in their number."""
     return jax.random.fold_in(key, stage)
 
@@ -40,7 +40,7 @@ def stage_key(key: PRNGKeyArray, stage: int) -> PRNGKeyArray:
 def begin(
     method: AbstractMethod,
     target: AbstractTarget,
-    key: PRNGKeyArray,
+    key: Key[Array, "..."],
     steps: Int[Array, ""],
     previous: Any,
 ) -> Progress:
@@ -65,7 +65,7 @@ def begin(
 def advance(
     method: AbstractMethod,
     target: AbstractTarget,
-    key: PRNGKeyArray,
+    key: Key[Array, "..."],
     progress: Progress,
     stop: Int[Array, ""],
     patience: Int[Array, ""],
@@ -78,10 +78,7 @@ def advance(
 
     def guarded(key, state, sums, skipped, streak, i):
         new, info = method.step(jax.random.fold_in(key, i), target, state)
-        fine = jnp.array(True)
-        for leaf in jax.tree.leaves(new):
-            if jnp.issubdtype(leaf.dtype, jnp.inexact):
-                fine = fine & jnp.all(jnp.isfinite(leaf))
+        fine = all_finite(new)
         keep = fine & (streak < patience)
         state = jax.tree.map(lambda a, b: jnp.where(keep, b, a), state, new)
         sums = {
@@ -90,8 +87,9 @@ def advance(
         }
         bad = (~fine).astype(jnp.int32)
         frozen = streak >= patience
+        skipped = jnp.where(frozen, skipped, skipped + bad)
         streak = jnp.where(frozen, streak, (streak + 1) * bad)
-        return state, sums, skipped + bad * ~frozen, streak
+        return state, sums, skipped, streak
 
     step = guarded
     if key.shape:
@@ -104,6 +102,21 @@ def advance(
         return Progress(state, p.step + 1, sums, p.count + 1, skipped, streak)
 
     return jax.lax.while_loop(lambda p: p.step < stop, body, progress)
+
+
+def all_finite(tree: Any) -> Bool[Array, ""]:
+    """Whether every number in the tree is finite.
+
+    One reduction over all leaves at once: one for each takes seconds to compile.
+    """
+    leaves = [jnp.ravel(a) for a in jax.tree.leaves(tree) if _inexact(a)]
+    kinds = {a.dtype for a in leaves}
+    joined = [jnp.concatenate([a for a in leaves if a.dtype == kind]) for kind in kinds]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in joined]))
+
+
+def _inexact(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def report(progress: Progress) -> tuple[Progress, dict[str, Any]]:

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Key
 
 from pushforward.errors import FileError
 from pushforward.methods import AbstractMethod
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def run(
-    key: PRNGKeyArray,
+    key: Key[Array, "..."],
     target: AbstractTarget,
     method: AbstractMethod,
     directory: RunDirectory | None,
@@ -87,7 +87,7 @@ class _Run:
         self.seconds = 0.0
         self.total = sum(int(s.steps or 0) for s in self.stages)
 
-    def _key(self, stage: int) -> PRNGKeyArray:
+    def _key(self, stage: int) -> Key[Array, "..."]:
         if self.key.shape:
             return jax.vmap(lambda k: stage_key(k, stage))(self.key)
         return stage_key(self.key, stage)

@@ -1,0 +1,109 @@
+"""What can be typed on the command line, as plain data."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg, subcommand
+
+Run = Annotated[Positional[Path], arg(metavar="RUN")]
+Dim = Annotated[int | None, arg(metavar="D")]
+Count = Annotated[int, arg(aliases=("-n",), metavar="N")]
+Number = Annotated[int | None, arg(metavar="N")]
+Seed = Annotated[int, arg(metavar="N")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """Train a sampler for a ring in the plane, check it, and draw a picture."""
+
+    out: Path = Path("demo")
+    """Directory for the sampler and the picture."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Train a sampler for a built-in target or for a density of your own.
+
+    Your own is my_model.py:log_density or module:log_density, with --dim; the name may
+    also be that of a Target, or of a function without arguments that makes one.
+    """
+
+    target: Annotated[Positional[str], arg(metavar="TARGET")]
+    """A name of `pushforward targets`, or my_model.py:log_density."""
+    out: Path
+    """Directory for the run, which can be resumed."""
+    dim: Dim = None
+    """The number of coordinates of your own log density."""
+    steps: Number = None
+    """Training steps, instead of what the method chooses."""
+    batch_size: Number = None
+    """Points a step, instead of what the method chooses."""
+    method: Literal["recipe", "transport", "dft", "kl", "gaussian"] = "recipe"
+    """How to train; the recipe works untouched."""
+    seed: Seed = 0
+    """Random seed."""
+    resume: bool = False
+    """Go on with the run in the directory."""
+    quiet: bool = False
+    """Say nothing unless something goes wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Draw from a trained sampler into a .npy, .npz or .csv file."""
+
+    run: Run
+    """A run directory, or a file that a sampler was saved to."""
+    draws: Count
+    """How many draws."""
+    out: Path
+    """The file for the draws; its ending says the format."""
+    seed: Seed = 1
+    """Random seed."""
+    quiet: bool = False
+    """Say nothing unless something goes wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Say how far a trained sampler can be trusted.
+
+    The exit status is 0 if it passed, 1 if it failed, and 3 if that cannot be told.
+    """
+
+    run: Run
+    """A run directory, or a file that a sampler was saved to."""
+    target: Annotated[str | None, arg(metavar="TARGET")] = None
+    """What it should sample from, where the run does not remember it."""
+    dim: Dim = None
+    """The number of coordinates of your own log density."""
+    draws: Count = 2000
+    """How many draws to look at."""
+    seed: Seed = 2
+    """Random seed."""
+    json: bool = False
+    """Print the verdict as JSON."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """List the built-in targets."""
+
+
+Command = (
+    Annotated[Demo, subcommand("demo")]
+    | Annotated[Fit, subcommand("fit")]
+    | Annotated[Sample, subcommand("sample")]
+    | Annotated[Check, subcommand("check")]
+    | Annotated[Targets, subcommand("targets")]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Turn a log-density into a sampler that costs one network pass per draw."""
+
+    command: Command
+    version: bool = False
+    """Print the version and exit."""

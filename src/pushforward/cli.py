@@ -1,0 +1,252 @@
+"""The command line.
+
+Nothing heavy is imported before a command needs it: `--help` and `targets` answer at
+once.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from pushforward import _files
+from pushforward._cli_arguments import Arguments, Check, Demo, Fit, Sample, Targets
+from pushforward._version import __version__
+from pushforward.errors import FileError, PushforwardError, UsageError
+
+if TYPE_CHECKING:
+    from pushforward import AbstractTarget, Sampler, Verdict
+
+# 0 is success and 2 a mistake in what was asked for, as is usual.
+FAILED, CANNOT_TELL, INTERRUPTED = 1, 3, 130
+
+DEMO_TARGET = "donut"
+# Less than the default: enough for a ring in the plane, and a demo should be short.
+DEMO_STEPS = 4000
+# So many draws are made to measure the speed.
+DEMO_SPEED = 1_000_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--version"]:
+        print(f"pushforward {__version__}")
+        return 0
+    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
+    arguments = tyro.cli(
+        Arguments,
+        prog="pushforward",
+        args=words or ["--help"],
+        config=(*markers, tyro.conf.OmitSubcommandPrefixes),
+    )
+    try:
+        return _run(arguments.command)
+    except PushforwardError as error:
+        if os.environ.get("PUSHFORWARD_TRACEBACK"):
+            raise
+        # One line, whatever the message holds.
+        print(f"pushforward: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pushforward: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(command: Demo | Fit | Sample | Check | Targets) -> int:
+    match command:
+        case Demo():
+            return _demo(command)
+        case Fit():
+            return _fit(command)
+        case Sample():
+            return _sample(command)
+        case Check():
+            return _check(command)
+        case Targets():
+            return _targets()
+
+
+def _targets() -> int:
+    from pushforward.targets import catalogue
+
+    rows = (catalogue.COLUMNS, *catalogue.describe())
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def _key(seed: int) -> Any:
+    import jax
+
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed must lie between 0 and 2^32 - 1, and is {seed}.")
+    return jax.random.key(seed)
+
+
+def _fit(arguments: Fit) -> int:
+    import pushforward as pf
+    from pushforward.targets import naming
+
+    key = _key(arguments.seed)
+    target = naming.named(arguments.target, arguments.dim)
+    registry: dict[str, Any] = pf.methods.REGISTRY
+    fit = pf.fit(
+        key,
+        target,
+        registry[arguments.method](),
+        steps=arguments.steps,
+        batch_size=arguments.batch_size,
+        out=arguments.out,
+        resume=arguments.resume,
+        progress=not arguments.quiet,
+        spec={
+            "target": arguments.target,
+            "dim": arguments.dim,
+            "folder": str(Path.cwd()),
+        },
+    )
+    if fit.interrupted:
+        print(
+            f"{fit.status} On the command line, repeat the command with --resume.",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    if not arguments.quiet:
+        print(fit.status)
+        print(f"Is it any good?  pushforward check {arguments.out}")
+        print(
+            f"Draw from it:    pushforward sample {arguments.out} -n 1000000 "
+            "--out draws.npz"
+        )
+    return 0
+
+
+def _sample(arguments: Sample) -> int:
+    key = _key(arguments.seed)
+    sampler = _load(arguments.run)
+    loud = not arguments.quiet
+    sampler.stream(key, arguments.draws, arguments.out, progress=loud)
+    if loud:
+        print(f"{arguments.draws:,} draws are in {arguments.out}.")
+    return 0
+
+
+def _check(arguments: Check) -> int:
+    import pushforward as pf
+
+    key = _key(arguments.seed)
+    target = _target(arguments)
+    sampler = _load(arguments.run, target)
+    verdict = pf.check(key, target, sampler, n=arguments.draws)
+    if arguments.json:
+        print(json.dumps(verdict.to_dict(), indent=2))
+    else:
+        print(verdict)
+    return _status(verdict)
+
+
+def _status(verdict: "Verdict") -> int:
+    if verdict.passed is None:
+        return CANNOT_TELL
+    return 0 if verdict.passed else FAILED
+
+
+def _target(arguments: Check) -> "AbstractTarget":
+    """The target to check against: the one given, or the one the run remembers."""
+    from pushforward.targets import naming
+    from pushforward.training.rundir import RunDirectory
+
+    run = arguments.run
+    if arguments.target is not None:
+        return naming.named(arguments.target, arguments.dim)
+    if not run.exists():
+        raise FileError(f"There is no run or file {run}.")
+    about = RunDirectory(run).read_config()["target"] if run.is_dir() else {}
+    spec = about.get("spec") or {}
+    if "target" not in spec:
+        raise UsageError(
+            f"{run} does not remember what it was trained for; say so with --target "
+            "NAME or --target my_model.py:log_density --dim D."
+        )
+    folders = [Path.cwd(), Path(spec["folder"])]
+    target = naming.named(spec["target"], spec["dim"], folders)
+    _require_same(target, about["fingerprint"], spec["target"])
+    return target
+
+
+def _require_same(target: "AbstractTarget", before: list[float], name: str) -> None:
+    import numpy as np
+
+    from pushforward.targets.examine import fingerprint
+
+    now = fingerprint(target)
+    # Another device rounds differently; an edited density differs by much more.
+    if len(now) != len(before) or not np.allclose(now, before, rtol=1e-3, atol=1e-4):
+        raise UsageError(
+            f"{name} is no longer the density this run was trained for; to check the "
+            "sampler against it all the same, name it with --target."
+        )
+
+
+def _load(path: Path, target: "AbstractTarget | None" = None) -> "Sampler":
+    import pushforward as pf
+
+    if path.is_dir() and not (path / "sampler.safetensors").exists():
+        if (path / "config.json").exists():
+            raise FileError(
+                f"The run in {path} is not finished; repeat its fit command with "
+                "--resume."
+            )
+        raise FileError(f"There is no run in {path}.")
+    return pf.load(path, target)
+
+
+def _demo(arguments: Demo) -> int:
+    import jax
+
+    import pushforward as pf
+    from pushforward.report.plots import draws_figure
+
+    keys = jax.random.split(_key(0), 4)
+    target = pf.targets.get(DEMO_TARGET)
+    out = arguments.out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _files.explain(out, error) from error
+    print(f"Training a one-step sampler for {DEMO_TARGET!r}, a ring in the plane.")
+    fit = pf.fit(keys[0], target, pf.methods.Recipe(steps=DEMO_STEPS))
+    print(fit.status)
+    if fit.interrupted:
+        return INTERRUPTED
+    sampler = fit.sampler
+    saved = sampler.save(out / f"{DEMO_TARGET}.pf")
+    verdict = pf.check(keys[1], target, sampler)
+    print(f"\n{verdict}\n")
+    picture = draws_figure(
+        target,
+        sampler.sample(keys[2], 5000),
+        target.sample(keys[3], 5000),
+        out / f"{DEMO_TARGET}.png",
+        title=f"{DEMO_TARGET}: one network pass per draw",
+    )
+    begun = time.perf_counter()
+    sampler.sample(keys[1], DEMO_SPEED)
+    rate = DEMO_SPEED / (time.perf_counter() - begun)
+    print(f"Speed:    {rate:,.0f} draws a second on {jax.devices()[0].device_kind}.")
+    print(f"Picture:  {picture}")
+    print(f"Sampler:  {saved}")
+    print("\nWhat to type next:")
+    print(f"  pushforward sample {saved} -n 1000000 --out draws.npz")
+    print("  pushforward targets")
+    print("  pushforward fit mog2 --out runs/mog2")
+    print("  pushforward fit my_model.py:log_density --dim 5 --out runs/mine")
+    return _status(verdict)

@@ -1,0 +1,31 @@
+"""How far draws can be trusted: discrepancies, distances, modes and the verdict."""
+
+from pushforward.diagnostics.ksd import KSD, ksd, stein_kernel
+from pushforward.diagnostics.mmd import MMD, mmd
+from pushforward.diagnostics.modes import (
+    ModeComparison,
+    Modes,
+    compare_modes,
+    find_modes,
+    mode_weights,
+)
+from pushforward.diagnostics.verdict import Finding, Verdict, check
+from pushforward.diagnostics.wasserstein import sliced_w2, w2
+
+__all__ = [
+    "KSD",
+    "MMD",
+    "Finding",
+    "ModeComparison",
+    "Modes",
+    "Verdict",
+    "check",
+    "compare_modes",
+    "find_modes",
+    "ksd",
+    "mmd",
+    "mode_weights",
+    "sliced_w2",
+    "stein_kernel",
+    "w2",
+]

@@ -1,0 +1,258 @@
+"""The engine: resuming, interrupting, skipping, tracing nothing twice."""
+
+import json
+import signal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pushforward as pf
+from pushforward import methods
+from pushforward.errors import FileError, TrainingError, UsageError
+from pushforward.training import runner
+
+TINY_DFT = methods.DFT(
+    steps=40, batch_size=16, width=8, depth=1, particles=64, score_warmup=5, score_steps=1
+)
+TINY_GAUSSIAN = methods.Gaussian(steps=40, batch_size=16, particles=64)
+
+
+def log_density(x):
+    return -0.5 * jnp.sum((x - 1.0) ** 2) - 0.1 * jnp.sum(x**4)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return pf.Target(log_density, dim=2)
+
+
+def interrupt_after(monkeypatch, calls):
+    """Ctrl-C during the given call of the compiled loop."""
+    advance, made = runner.advance, []
+
+    def counted(*arguments):
+        made.append(1)
+        if len(made) == calls:
+            signal.raise_signal(signal.SIGINT)
+        return advance(*arguments)
+
+    monkeypatch.setattr(runner, "advance", counted)
+
+
+def state_bytes(path):
+    return (path / "state.safetensors").read_bytes()
+
+
+def arrays_of(path):
+    from pushforward.sampler import read_safetensors
+
+    return read_safetensors(path / "state.safetensors", kind="state")[1]
+
+
+def assert_same_bits(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(target, tmp_path, monkeypatch):
+    key = jax.random.key(3)
+    whole = pf.fit(key, target, TINY_DFT, out=tmp_path / "a", progress=False)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 6)
+        part = pf.fit(key, target, TINY_DFT, out=tmp_path / "b", progress=False)
+    assert part.interrupted and not part.finished
+    assert "Ctrl-C" in part.status and "resume=True" in part.status
+    assert not (tmp_path / "b" / "sampler.safetensors").exists()
+    rest = pf.fit(key, target, TINY_DFT, out=tmp_path / "b", resume=True, progress=False)
+    assert rest.finished
+    assert_same_bits(arrays_of(tmp_path / "a"), arrays_of(tmp_path / "b"))
+    np.testing.assert_array_equal(whole.history["fisher"], rest.history["fisher"])
+    draws = [f.sampler.sample(jax.random.key(0), 10) for f in (whole, rest)]
+    np.testing.assert_array_equal(*draws)
+
+
+def test_a_second_ctrl_c_interrupts_as_usual(target, monkeypatch):
+    def twice(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(runner, "advance", twice)
+    with pytest.raises(KeyboardInterrupt):
+        pf.fit(jax.random.key(0), target, TINY_GAUSSIAN, progress=False)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_metric_lines_later_than_the_state_are_cut(target, tmp_path):
+    key, out = jax.random.key(3), tmp_path / "run"
+    pf.fit(key, target, TINY_GAUSSIAN, out=out, progress=False)
+    lines = (out / "metrics.jsonl").read_text()
+    with open(out / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 99, "stage": "gaussian"}) + "\n")
+    again = pf.fit(key, target, TINY_GAUSSIAN, out=out, resume=True, progress=False)
+    assert (out / "metrics.jsonl").read_text() == lines
+    assert again.history["step"][-1] == 40
+
+
+def test_more_steps_go_on_and_fewer_are_refused(target, tmp_path):
+    key, out = jax.random.key(3), tmp_path / "run"
+    options = {"out": out, "progress": False}
+    pf.fit(key, target, TINY_GAUSSIAN, **options)
+    longer = pf.fit(key, target, TINY_GAUSSIAN, steps=60, resume=True, **options)
+    assert longer.finished and longer.history["step"][-1] == 60
+    before = state_bytes(out)
+    with pytest.raises(FileError, match="cannot be cut to 30"):
+        pf.fit(key, target, TINY_GAUSSIAN, steps=30, resume=True, **options)
+    assert state_bytes(out) == before
+
+
+def refused(out, sentence, *arguments, **options):
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    with pytest.raises(FileError, match=sentence):
+        pf.fit(*arguments, out=out, progress=False, **options)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+
+
+def test_a_resume_refuses_every_other_change(target, tmp_path):
+    key, out = jax.random.key(3), tmp_path / "run"
+    pf.fit(key, target, TINY_GAUSSIAN, out=out, progress=False)
+    refused(out, "already holds a run", key, target, TINY_GAUSSIAN)
+    other = methods.Gaussian(steps=40, batch_size=16, particles=64, learning_rate=0.5)
+    refused(out, "learning_rate", key, target, other, resume=True)
+    refused(out, "method 'gaussian'", key, target, TINY_DFT, resume=True)
+    refused(out, "another key", jax.random.key(4), target, TINY_GAUSSIAN, resume=True)
+    edited = pf.Target(lambda x: log_density(x) - 0.01 * x[0] ** 2, dim=2)
+    refused(out, "not the one", key, edited, TINY_GAUSSIAN, resume=True)
+    with pytest.raises(UsageError, match="needs out="):
+        pf.fit(key, target, TINY_GAUSSIAN, resume=True, progress=False)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "newer", "config"])
+def test_damaged_runs_are_refused_and_left_alone(target, tmp_path, damage):
+    key, out = jax.random.key(3), tmp_path / "run"
+    pf.fit(key, target, TINY_GAUSSIAN, out=out, progress=False)
+    state = out / "state.safetensors"
+    data = state.read_bytes()
+    sentence = "truncated or is not"
+    if damage == "truncated":
+        state.write_bytes(data[: len(data) // 2])
+    elif damage == "foreign":
+        state.write_bytes(b"PK\x03\x04 something else")
+    elif damage == "newer":
+        # The header's length must not change.
+        state.write_bytes(data.replace(b'\\"format\\": 1', b'\\"format\\": 9', 1))
+        sentence = "newer pushforward"
+    else:
+        (out / "config.json").write_text("{")
+        sentence = "damaged"
+    refused(out, sentence, key, target, TINY_GAUSSIAN, resume=True)
+
+
+def test_nothing_is_traced_twice(tmp_path):
+    traces = []
+
+    def counted(x):
+        traces.append(1)
+        return log_density(x)
+
+    target = pf.Target(counted, dim=2)
+    fitted = pf.fit(jax.random.key(0), target, TINY_DFT, progress=False)
+    fitted.sampler.sample(jax.random.key(1), 100)
+    count = len(traces)
+    # A second fit of the same kind, with another key and another number of steps.
+    with jax.log_compiles(False), jax.check_tracer_leaks(False):
+        again = pf.fit(jax.random.key(1), target, TINY_DFT, steps=300, progress=False)
+    assert len(traces) == count
+    assert again.finished
+
+
+def test_another_number_of_draws_compiles_nothing(target, caplog):
+    fitted = pf.fit(jax.random.key(0), target, TINY_GAUSSIAN, progress=False)
+    few = fitted.sampler.sample(jax.random.key(1), 100)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        many = fitted.sampler.sample(jax.random.key(1), 40_000)
+        fitted.sampler.sample(jax.random.key(2), 17)
+    assert not [r for r in caplog.records if "Compiling" in r.getMessage()]
+    # The first draws of a larger n are those of a smaller one.
+    np.testing.assert_array_equal(few, many[:100])
+
+
+class Poisoned(eqx.Module):
+    """A density that stops being finite where the draws of a seed may wander."""
+
+    limit: jax.Array
+
+    def __call__(self, x):
+        poison = jnp.where(x[1] > self.limit, jnp.nan, 0.0)
+        return -0.5 * jnp.sum(x**2) + poison * x[1]
+
+
+def test_persistent_nan_stops_the_run_and_names_the_coordinate(tmp_path):
+    # Finite wherever the first look goes, and not where the sampler is.
+    target = pf.Target(Poisoned(jnp.array(3.9)), dim=2, names=("a", "b"))
+    method = methods.Gaussian(steps=400, batch_size=4096, particles=64)
+    out = tmp_path / "run"
+    with pytest.raises(TrainingError, match="coordinate 'b'") as error:
+        pf.fit(jax.random.key(0), target, method, out=out, progress=False)
+    assert "\n" not in str(error.value)
+    assert (out / "state.safetensors").exists()
+    kept = pf.fit(jax.random.key(0), target, method, throw=False, progress=False)
+    assert not kept.finished and "not finite" in kept.status
+
+
+def test_a_seed_that_breaks_is_frozen_and_the_others_go_on(target, monkeypatch):
+    class Fragile(type(TINY_GAUSSIAN)):
+        """Goes non-finite for those seeds whose key says so."""
+
+        def step(self, key, target, state):
+            state, info = super().step(key, target, state)
+            broken = state.network.mean[0] > 0
+            poison = jnp.where(broken & (state.clock.step > 10), jnp.nan, 0.0)
+            mean = state.network.mean + poison.astype(state.network.mean.dtype)
+            return eqx.tree_at(lambda s: s.network.mean, state, mean), info
+
+    symmetric = pf.Target(lambda x: -0.5 * jnp.sum(x**2) - jnp.sum(x**4), dim=2)
+    keys = jax.random.split(jax.random.key(5), 6)
+    method = Fragile(steps=300, batch_size=16, particles=64)
+    fits = pf.fit_many(keys, symmetric, method, progress=False)
+    frozen = [f for f in fits if "frozen" in f.status]
+    alive = [f for f in fits if f.finished]
+    assert frozen and alive and len(frozen) + len(alive) == 6
+    for fitted in fits:
+        draws = fitted.sampler.sample(jax.random.key(0), 100)
+        assert np.isfinite(draws).all()
+
+
+def test_fit_many_gives_each_seed_its_own_fit(target):
+    keys = jax.random.split(jax.random.key(5), 3)
+    fits = pf.fit_many(keys, target, TINY_GAUSSIAN, progress=False)
+    alone = pf.fit(keys[1], target, TINY_GAUSSIAN, progress=False)
+    assert [f.finished for f in fits] == [True] * 3
+    # One program for all seeds rounds differently from one for a single seed.
+    np.testing.assert_allclose(
+        fits[1].sampler.network.mean, alone.sampler.network.mean, rtol=1e-3, atol=1e-4
+    )
+    assert not np.allclose(fits[0].sampler.network.mean, fits[1].sampler.network.mean)
+    assert fits[0].history["gradient"].shape == alone.history["gradient"].shape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"steps": 0}, "steps must be"),
+        ({"batch_size": -1}, "batch_size must be"),
+    ],
+)
+def test_bad_arguments(target, arguments, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        pf.fit(jax.random.key(0), target, progress=False, **arguments)
+
+
+def test_plain_lines_say_compiling_once(target, capsys):
+    pf.fit(jax.random.key(0), target, TINY_GAUSSIAN)
+    lines = capsys.readouterr().err
+    assert lines.count("compiling") == 1
+    assert "gaussian 40/40" in lines and "steps/s" in lines
