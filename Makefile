@@ -52,8 +52,8 @@ format: $(STAMP)  ## let ruff mend what it can
 typecheck: $(STAMP)  ## pyright on src
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(STAMP)  ## run every benchmarks/bench_*.py
-	@set -e; for file in benchmarks/bench_*.py; do \
+bench: $(STAMP)  ## run every benchmark and render docs/benchmarks.md
+	@set -e; for file in benchmarks/[a-z]*.py; do \
 		echo "$$file"; $(BIN)/python "$$file"; \
 	done
 

@@ -388,11 +388,39 @@ def test_check_needs_a_density(run, refuse, here):
     assert text.startswith("mine.pf does not remember what it was trained for; say so ")
     assert refuse("check", "none") == "There is no run or file none."
     assert "other parameters than" in refuse("check", run, "--target", "student_t")
+    config = json.loads((run / "config.json").read_text())
+    config["target"]["spec"]["folder"] = str(here)
+    (run / "config.json").write_text(json.dumps(config))
     (here / "my_model.py").write_text(MODEL.replace("WIDTH = 2.0", "WIDTH = 3.0"))
     text = refuse("check", run)
     assert text.startswith("my_model.py:log_density is no longer the density this run")
+    for spec in (None, "mine", {}):
+        config["target"]["spec"] = spec
+        (run / "config.json").write_text(json.dumps(config))
+        assert "run does not remember what" in refuse("check", run)
     (run / "config.json").write_text("{")
     assert "is damaged" in refuse("check", run)
+
+
+def test_a_demo_ends_with_what_to_type_next(trained, monkeypatch, capsys, here):
+    class Verdict:
+        passed = True
+
+        def __str__(self):
+            return "passed: a verdict"
+
+    fit = SimpleNamespace(
+        interrupted=False, status="Finished.", sampler=pushforward.load(trained)
+    )
+    monkeypatch.setattr(pushforward, "fit", lambda *a, **k: fit, raising=False)
+    monkeypatch.setattr(pushforward, "check", lambda *a, **k: Verdict(), raising=False)
+    monkeypatch.setattr("pushforward.cli.DEMO_SPEED", 1000)
+    assert main(["demo", "--out", "new/demo"]) == 0
+    out = capsys.readouterr().out
+    assert "passed: a verdict" in out and "draws a second" in out
+    assert "pushforward sample new/demo/donut.pf -n 1000000 --out draws.npz" in out
+    assert (here / "new/demo/donut.png").read_bytes().startswith(b"\x89PNG")
+    assert pushforward.load(here / "new/demo/donut.pf").dim == 2
 
 
 @pytest.mark.once

@@ -64,7 +64,7 @@ cases = pytest.mark.parametrize(
 )
 
 
-def loss_gradients(theta, first, second, nodes, variants, score=None):
+def loss_gradients(theta, first, second, nodes, variants, *, score=None, sigma=SIGMA):
     """The gradients in `(A, b)` of expected `dft_loss`es, through `x` alone.
 
     Args:
@@ -74,15 +74,16 @@ def loss_gradients(theta, first, second, nodes, variants, score=None):
         nodes: quadrature nodes an axis.
         variants: options of `dft_loss` by name.
         score: the frozen score, if not that of the sampler itself.
+        sigma: the noise scale.
     """
-    score = theta.frozen_score(SIGMA) if score is None else score
+    score = theta.frozen_score(sigma) if score is None else score
 
     def losses(parameters):
         def at(w):
             z, eps = jnp.split(w, [theta.latent])
-            x = parameters.A @ z + parameters.b + SIGMA * eps
+            x = parameters.A @ z + parameters.b + sigma * eps
             return {
-                name: dft_loss(x, -eps / SIGMA, score, first, second, **options)
+                name: dft_loss(x, -eps / sigma, score, first, second, **options)
                 for name, options in variants.items()
             }
 
@@ -99,20 +100,20 @@ class Exact(NamedTuple):
     second: Affine
 
 
-def exact_gradients(theta, score, nodes):
-    x, weights = theta.points(SIGMA, nodes)
+def exact_gradients(theta, score, nodes, sigma=SIGMA):
+    x, weights = theta.points(sigma, nodes)
 
     def fisher(moving):
-        x, _ = moving.points(SIGMA, nodes)
-        return weights @ np.sum((score(x) - moving.score(x, SIGMA)) ** 2, axis=1)
+        x, _ = moving.points(sigma, nodes)
+        return weights @ np.sum((score(x) - moving.score(x, sigma)) ** 2, axis=1)
 
     def through_x(moving):
-        x, _ = moving.points(SIGMA, nodes)
-        return weights @ np.sum((score(x) - theta.score(x, SIGMA)) ** 2, axis=1)
+        x, _ = moving.points(sigma, nodes)
+        return weights @ np.sum((score(x) - theta.score(x, sigma)) ** 2, axis=1)
 
     def through_the_score(moving):
-        gap = score(x) - theta.score(x, SIGMA)
-        return weights @ np.sum(-2 * gap * moving.score(x, SIGMA), axis=1)
+        gap = score(x) - theta.score(x, sigma)
+        return weights @ np.sum(-2 * gap * moving.score(x, sigma), axis=1)
 
     return Exact(
         *(qd.complex_step(f, theta) for f in (fisher, through_x, through_the_score))
@@ -166,9 +167,17 @@ class TestTheorem:
         field = jax.grad(qd.quartic)
         # The score of the sampler without its noise.
         score = theta.frozen_score(0.0)
-        wrong = loss_gradients(theta, field, field, case.nodes, {"full": {}}, score)
+        wrong = loss_gradients(theta, field, field, 4, {"full": {}}, score=score)
         with pytest.raises(AssertionError, match="Not equal"):
             assert_equal(wrong["full"], proof(case)[1].fisher, 1e-2)
+
+    def test_the_divergence_form_needs_no_noise(self):
+        # Fisher-NS: the limit of all this at sigma = 0.
+        theta, field = Affine.random(1, 1, 1), jax.grad(qd.quartic)
+        variants = {"divergence": {"form": "divergence"}}
+        found = loss_gradients(theta, field, field, 4, variants, sigma=0.0)
+        exact = exact_gradients(theta, qd.quartic_score, 4, sigma=0.0)
+        assert_equal(found["divergence"], exact.fisher, TOLERANCE)
 
     def test_the_second_part_is_zero_in_value(self):
         # Lemma 1: E[u(x).(s(x) - c)] = 0 for every u, where s is the true score.
@@ -187,9 +196,19 @@ class TestTheorem:
         assert abs(float(value(*theta))) < 1e-12
 
 
-def test_the_simplified_form_refuses_unequal_weights():
-    with pytest.raises(UsageError, match=r"w1 = w2 only, but w1 is 0\.0"):
-        DFT(form="simplified", w1=0.0)
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"form": "simplified", "w1": 0.0}, r"w1 = w2 only, but w1 is 0\.0 and w2 is"),
+        ({"noise_scale": 1.0}, r"less than 1, .* not 1\.0"),
+        ({"noise_scale": -0.1}, r"at least 0 and .* not -0\.1"),
+        ({"noise_scale": 0.0, "form": "divergence"}, "use estimator='exact'"),
+        ({"noise_scale": 0.0, "estimator": "exact"}, "use form='divergence'"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        DFT(**options)
 
 
 # Minibatches of one out of four observations: all of them, and all pairs.

@@ -65,8 +65,8 @@ def test_a_far_origin_costs_no_digits():
     np.testing.assert_allclose(far, near, rtol=1e-5)
 
 
-def test_exact_distance_of_gaussians():
-    # W2^2 of N(0, 1) and N(0, s^2) is (s - 1)^2 in each coordinate; x and s x attain it.
+def test_exact_distance_of_a_dilation():
+    # Joining x to s x is optimal, being the gradient of a convex function (Brenier).
     x = _normal(0, 200, 2)
     expected = 0.5 * np.sqrt(np.mean(np.sum(np.square(x), axis=1)))
     np.testing.assert_allclose(w2(x, 1.5 * x), expected, rtol=1e-6)

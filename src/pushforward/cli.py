@@ -27,7 +27,7 @@ FAILED, CANNOT_TELL, INTERRUPTED = 1, 3, 130
 
 DEMO_TARGET = "donut"
 # Less than the default: enough for a ring in the plane, and a demo should be short.
-DEMO_STEPS = 4000
+DEMO_STEPS = 2000
 # So many draws are made to measure the speed.
 DEMO_SPEED = 1_000_000
 
@@ -169,16 +169,18 @@ def _target(arguments: Check) -> "AbstractTarget":
         return naming.named(arguments.target, arguments.dim)
     if not run.exists():
         raise FileError(f"There is no run or file {run}.")
-    about = RunDirectory(run).read_config()["target"] if run.is_dir() else {}
-    spec = about.get("spec") or {}
-    if "target" not in spec:
+    about = RunDirectory(run).read_config().get("target") if run.is_dir() else None
+    about = about if isinstance(about, dict) else {}
+    spec = about.get("spec")
+    # A run that was started from Python may remember anything, or nothing.
+    if not isinstance(spec, dict) or not isinstance(spec.get("target"), str):
         raise UsageError(
             f"{run} does not remember what it was trained for; say so with --target "
             "NAME or --target my_model.py:log_density --dim D."
         )
-    folders = [Path.cwd(), Path(spec["folder"])]
-    target = naming.named(spec["target"], spec["dim"], folders)
-    _require_same(target, about["fingerprint"], spec["target"])
+    folders = [Path(spec.get("folder") or "."), Path.cwd()]
+    target = naming.named(spec["target"], spec.get("dim"), folders)
+    _require_same(target, about.get("fingerprint") or [], spec["target"])
     return target
 
 
@@ -222,7 +224,10 @@ def _demo(arguments: Demo) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _files.explain(out, error) from error
-    print(f"Training a one-step sampler for {DEMO_TARGET!r}, a ring in the plane.")
+    print(
+        f"Training a one-step sampler for {DEMO_TARGET!r}, a ring in the plane.",
+        flush=True,
+    )
     fit = pf.fit(keys[0], target, pf.methods.Recipe(steps=DEMO_STEPS))
     print(fit.status)
     if fit.interrupted:
@@ -246,6 +251,7 @@ def _demo(arguments: Demo) -> int:
     print(f"Sampler:  {saved}")
     print("\nWhat to type next:")
     print(f"  pushforward sample {saved} -n 1000000 --out draws.npz")
+    print(f"  pushforward check {saved} --target {DEMO_TARGET}")
     print("  pushforward targets")
     print("  pushforward fit mog2 --out runs/mog2")
     print("  pushforward fit my_model.py:log_density --dim 5 --out runs/mine")

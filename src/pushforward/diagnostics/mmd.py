@@ -100,7 +100,7 @@ def _discrepancy(pooled, n, m, scale, key, *, permutations, block):
     splits = first[:, None]
     if key is not None:
         marks = jax.random.bits(key, (permutations, len(pooled)))
-        marks = jnp.where(present[None], marks >> 1, jnp.iinfo(marks.dtype).max)
+        marks = jnp.where(present[None], marks >> 1, ~jnp.zeros_like(marks))
         last = jnp.sort(marks, axis=1)[:, n.astype(jnp.int32) - 1]
         splits = jnp.concatenate([splits, (marks <= last[:, None]).T], axis=1)
 

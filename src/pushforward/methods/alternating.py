@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward import scores
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
+from pushforward.errors import UsageError
 from pushforward.methods.base import AbstractMethod, Adam, Clock, average, fill_in
 from pushforward.networks import AbstractNetwork, ResidualMap, ScoreMLP
 from pushforward.sampler import Sampler
@@ -52,6 +53,20 @@ class AbstractAlternating(AbstractMethod):
     antithetic: eqx.AbstractVar[bool]
     whiten: eqx.AbstractVar[bool]
     particles: eqx.AbstractVar[int]
+
+    def __check_init__(self):
+        if self.noise_scale is None:
+            return
+        if not 0 <= self.noise_scale < 1:
+            raise UsageError(
+                "noise_scale must be at least 0 and less than 1, the width of the "
+                f"whitened target, not {self.noise_scale}."
+            )
+        if self.noise_scale == 0 and self.estimator == "denoising":
+            raise UsageError(
+                "Without noise (noise_scale=0) there is nothing to denoise; use "
+                "estimator='exact' or estimator='sliced'."
+            )
 
     @abc.abstractmethod
     def objective(
@@ -167,9 +182,9 @@ class AbstractAlternating(AbstractMethod):
             jax.random.split(score_key, self.score_steps),
         )
         score = eqx.combine(arrays, static)
-        (_, gap), gradient = eqx.filter_value_and_grad(self._sampler_loss, has_aux=True)(
-            state.network, score, view, target, network_key
-        )
+        (_, gap), gradient = eqx.filter_value_and_grad(
+            self._sampler_loss, has_aux=True
+        )(state.network, score, view, target, network_key)
         rate = jnp.where(state.clock.step < self.score_warmup, 0.0, factor)
         network, network_optimiser = self._adam.update(
             gradient, state.network_optimiser, state.network, rate
@@ -225,7 +240,8 @@ class AbstractAlternating(AbstractMethod):
                 for sign in signs
             ]
             x = jax.lax.stop_gradient(x0 + sigma * eps)
-            gap = jnp.sum((first(x) - field(x)) ** 2)
+            # Two minibatches here too: one would add its variance to the figure.
+            gap = jnp.sum((first(x) - field(x)) * (second(x) - field(x)))
             # A noise level's gradients scale like 1/sigma: weigh them alike.
             weight = sigma**2 if target.is_noise_conditional else 1.0
             return weight * sum(losses) / len(signs), gap

@@ -42,6 +42,11 @@ class DFT(AbstractAlternating):
                 "The simplified form of DFT exists for w1 = w2 only, but w1 is "
                 f"{self.w1} and w2 is {self.w2}; use form='denoising'."
             )
+        if self.noise_scale == 0 and self.form != "divergence":
+            raise UsageError(
+                f"The {self.form} form of DFT needs noise; with noise_scale=0 use "
+                "form='divergence'."
+            )
 
     def objective(self, x, conditional, score, first, second):
         return dft_loss(
@@ -69,7 +74,7 @@ def dft_loss(
     - simplified: `(a - s).(b + s - 2c)`, symmetrised in a and b (`w1 = w2` only);
     - divergence: `c` integrated out by Stein's identity, `E[u.c] = -E[div u]`:
       `w1 (a - s).(b - s) + w2 (2 (a - s).s + 2 div(a - s))`, which for `w1 = w2 = 1` is
-      `a.b + 2 div a - |s|^2 - 2 div s`, Fisher-NS at sigma = 0.
+      `a.b + 2 div a - |s|^2 - 2 div s` in expectation, Fisher-NS at sigma = 0.
 
     One minibatch in place of two would add the gradient of its variance.
     """

@@ -53,7 +53,8 @@ class Gaussian(AbstractMethod):
     def step(self, key, target, state):
         view = state.look.view(target)
         z_key, minibatch_key = jax.random.split(key)
-        half = jax.random.normal(z_key, (self.batch_size // 2, target.dim), NETWORK_DTYPE)
+        pairs = max(self.batch_size // 2, 1)
+        half = jax.random.normal(z_key, (pairs, target.dim), NETWORK_DTYPE)
         z = jnp.concatenate([half, -half])
         keys = jax.random.split(minibatch_key, z.shape[0])
 

@@ -1,7 +1,7 @@
 """Reverse KL with the exact entropy, by change of variables.
 
-The sampler is a residual map of a Gaussian mixture (`networks.MixtureMap`) that starts at
-the particles of a first look at the target. Its log density along its own draws is
+The sampler is a residual map of a Gaussian mixture (`networks.MixtureMap`) that starts
+at the particles of a first look at the target. Its log density along its own draws is
 
     log p(g(b)) = log base(b) - log |det dg/db|,
 
@@ -69,7 +69,9 @@ class Transport(AbstractMethod):
         network = MixtureMap(
             target.dim + 1, self.width, self.depth, self.components, key=network_key
         )
-        logits, means, factors = fit_mixture(mixture_key, seen.particles, self.components)
+        logits, means, factors = fit_mixture(
+            mixture_key, seen.particles, self.components
+        )
         network = eqx.tree_at(
             lambda m: (m.logits, m.means, m.factors),
             network,
@@ -128,7 +130,9 @@ def free_energy(
 
     def at(c, z):
         b = network.base(c, z)
-        entropy = network.base_log_density(b, inverses) - log_det_jacobian(network.map, b)
+        entropy = network.base_log_density(b, inverses) - log_det_jacobian(
+            network.map, b
+        )
         return widen(network.map(b)), widen(entropy)
 
     indices = jnp.arange(network.components)

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 import importlib
 import inspect
 from typing import Any
@@ -55,10 +54,11 @@ def build(description: Any, key: PRNGKeyArray | None = None):
             "pushforward does not have; update pushforward or save the sampler again."
         )
     try:
-        make = functools.partial(cls, **arguments)
         if key is not None:
-            return make(key=key)
-        return eqx.filter_eval_shape(lambda key: make(key=key), jax.random.key(0))
+            return cls(**arguments, key=key)
+        return eqx.filter_eval_shape(
+            lambda key: cls(**arguments, key=key), jax.random.key(0)
+        )
     except (TypeError, ValueError, ArithmeticError) as error:
         raise FileError(
             f"The file's description of its {kind} network does not fit this version "

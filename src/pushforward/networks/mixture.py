@@ -42,7 +42,7 @@ class MixtureMap(AbstractNetwork):
         *,
         key: PRNGKeyArray,
     ):
-        """Components at the standard normal; `in_size` is the dimension and one more."""
+        """Components at the standard normal; `in_size` is the dimension plus one."""
         dim = in_size - 1
         self.logits = jnp.zeros(components, NETWORK_DTYPE)
         self.means = jnp.zeros((components, dim), NETWORK_DTYPE)

@@ -215,12 +215,18 @@ class MinibatchTarget(AbstractTarget):
                 "data must be arrays with one common leading axis, the observations; "
                 f"their leading axes are {sorted(lengths)}."
             )
+        (size,) = lengths.pop()
+        if size < 1 or batch_size < 1:
+            raise UsageError(
+                f"A minibatch needs observations, but there are {size} of them and "
+                f"batch_size is {batch_size}."
+            )
         self.log_prior, self.log_likelihood = log_prior, log_likelihood
         self.data = jax.tree.map(jnp.asarray, data)
         self.exact = sample
         self.centre = self.centre_score = None
         self.structure = _structure(dim, example, names)
-        self.batch_size = min(int(batch_size), lengths.pop()[0])
+        self.batch_size = min(int(batch_size), size)
 
     @property
     def size(self) -> int:
@@ -240,8 +246,9 @@ class MinibatchTarget(AbstractTarget):
     def _score(self, x, key, sigma):
         if key is None:
             return jax.grad(self._log_density)(x)
-        # With replacement: independent, and free of a permutation of all N.
-        chosen = jax.random.randint(key, (self.batch_size,), 0, self.size)
+        # With replacement: independent, and free of a permutation of all N. In 32-bit,
+        # so that a key picks the same observations whatever the program's precision.
+        chosen = jax.random.randint(key, (self.batch_size,), 0, self.size, jnp.int32)
         batch = jax.tree.map(lambda a: a[chosen], self.data)
         factor = self.size / self.batch_size
         likelihood = jax.grad(self._likelihood)

@@ -1,0 +1,48 @@
+"""Pictures: one for the plane, one for more dimensions, and nothing half-written."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from pushforward.errors import FileError
+from pushforward.report.plots import draws_figure
+from pushforward.targets import Target, catalogue
+
+KEYS = jax.random.split(jax.random.key(0), 2)
+
+
+@pytest.mark.parametrize("name", ["donut", "eight_schools_centred"])
+def test_draws_beside_exact_draws(name, tmp_path):
+    target = catalogue.get(name)
+    ours, exact = target.sample(KEYS[0], 1000), target.sample(KEYS[1], 800)
+    path = tmp_path / f"{name}.png"
+    assert draws_figure(target, ours, exact, path, title=name) == path
+    picture = imread(path)
+    assert min(picture.shape[:2]) > 500
+    # Both colours are there, and most of it is paper.
+    assert 0.5 < np.mean(picture[..., :3].min(axis=-1) > 0.99) < 0.99
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".pdf"])
+def test_other_formats_and_a_score_without_a_density(suffix, tmp_path):
+    target = catalogue.get("funnel_coinsvgd")
+    draws = np.random.default_rng(0).normal(size=(50, 2))
+    path = tmp_path / f"funnel{suffix}"
+    draws_figure(target, draws, draws, path, title="", exact_label="reference")
+    assert path.stat().st_size > 1000
+
+
+def test_draws_that_ran_away(tmp_path):
+    target = Target(lambda x: -jnp.sum(x**2), dim=2)
+    exact = np.random.default_rng(0).normal(size=(100, 2))
+    ours = np.where(np.arange(100)[:, None] < 30, np.inf, exact)
+    draws_figure(target, ours, exact, tmp_path / "gone.png", title="gone")
+
+
+def test_a_place_that_does_not_exist(tmp_path):
+    target = catalogue.get("donut")
+    draws = target.sample(KEYS[0], 50)
+    with pytest.raises(FileError, match="cannot be written"):
+        draws_figure(target, draws, draws, tmp_path / "no" / "a.png", title="")
