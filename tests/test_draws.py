@@ -124,13 +124,6 @@ def test_unknown_suffix(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_names_that_would_hide_each_other(tmp_path):
-    both = Structure.of({"a.b": 0.0, "a": {"b": 0.0}})
-    with pytest.raises(UsageError, match=r"Two parameters are called 'a\.b'"):
-        make(both).stream(KEY, 10, tmp_path / "draws.npz")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_directory_that_does_not_exist(tmp_path):
     with pytest.raises(FileError, match="cannot be written"):
         make(TREE).stream(KEY, 10, tmp_path / "no" / "draws.npy")

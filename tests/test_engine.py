@@ -12,6 +12,7 @@ import pytest
 import pushforward as pf
 from pushforward import methods
 from pushforward.errors import FileError, TrainingError, UsageError
+from pushforward.targets.examine import require
 from pushforward.training import runner
 
 TINY_DFT = methods.DFT(
@@ -161,12 +162,16 @@ def test_nothing_is_traced_twice(tmp_path):
     target = pf.Target(counted, dim=2)
     fitted = pf.fit(jax.random.key(0), target, TINY_DFT, progress=False)
     fitted.sampler.sample(jax.random.key(1), 100)
+    # The examination reads the function anew, on shapes alone: that is its point.
     count = len(traces)
+    require(jax.random.key(0), target)
+    examined = len(traces) - count
+    assert examined <= 3
     # A second fit of the same kind, with another key and another number of steps.
-    with jax.log_compiles(False), jax.check_tracer_leaks(False):
-        again = pf.fit(jax.random.key(1), target, TINY_DFT, steps=300, progress=False)
-    assert len(traces) == count
+    again = pf.fit(jax.random.key(1), target, TINY_DFT, steps=300, progress=False)
+    again.sampler.sample(jax.random.key(1), 1000)
     assert again.finished
+    assert len(traces) == count + 2 * examined
 
 
 def test_another_number_of_draws_compiles_nothing(target, caplog):
@@ -191,8 +196,8 @@ class Poisoned(eqx.Module):
 
 
 def test_persistent_nan_stops_the_run_and_names_the_coordinate(tmp_path):
-    # Finite wherever the first look goes, and not where the sampler is.
-    target = pf.Target(Poisoned(jnp.array(3.9)), dim=2, names=("a", "b"))
+    # A first look avoids the points of no density; the Gaussian cannot.
+    target = pf.Target(Poisoned(jnp.array(2.0)), dim=2, names=("a", "b"))
     method = methods.Gaussian(steps=400, batch_size=4096, particles=64)
     out = tmp_path / "run"
     with pytest.raises(TrainingError, match="coordinate 'b'") as error:

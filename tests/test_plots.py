@@ -8,20 +8,36 @@ from matplotlib.image import imread
 
 from pushforward.errors import FileError
 from pushforward.report.plots import draws_figure
-from pushforward.targets import Target, catalogue
+from pushforward.targets import Target, catalogue, constrained
 
 KEYS = jax.random.split(jax.random.key(0), 2)
 
 
-@pytest.mark.parametrize("name", ["donut", "eight_schools_centred"])
-def test_draws_beside_exact_draws(name, tmp_path):
-    target = catalogue.get(name)
-    ours, exact = target.sample(KEYS[0], 1000), target.sample(KEYS[1], 800)
-    path = tmp_path / f"{name}.png"
-    assert draws_figure(target, ours, exact, path, title=name) == path
+TREE = constrained(
+    lambda p: -p["tau"] - jnp.sum(p["theta"] ** 2),
+    {"tau": "positive"},
+    example={"tau": 1.0, "theta": jnp.zeros((4, 4))},
+)
+
+
+def planar(key):
+    target = catalogue.get("donut")
+    return target, target.sample(key, 1000)
+
+
+def structured(key):
+    theta = np.asarray(jax.random.normal(key, (1000, 4, 4)))
+    return TREE, {"tau": theta[:, 0, 0] ** 2, "theta": theta}
+
+
+@pytest.mark.parametrize("draw", [planar, structured])
+def test_draws_beside_exact_draws(draw, tmp_path):
+    (target, ours), (_, exact) = map(draw, KEYS)
+    path = tmp_path / "picture.png"
+    assert draws_figure(target, ours, exact, path, title="a picture") == path
     picture = imread(path)
     assert min(picture.shape[:2]) > 500
-    # Both colours are there, and most of it is paper.
+    # Something was drawn, and most of it is paper.
     assert 0.5 < np.mean(picture[..., :3].min(axis=-1) > 0.99) < 0.99
 
 
@@ -42,7 +58,6 @@ def test_draws_that_ran_away(tmp_path):
 
 
 def test_a_place_that_does_not_exist(tmp_path):
-    target = catalogue.get("donut")
-    draws = target.sample(KEYS[0], 50)
+    target, draws = structured(KEYS[0])
     with pytest.raises(FileError, match="cannot be written"):
         draws_figure(target, draws, draws, tmp_path / "no" / "a.png", title="")

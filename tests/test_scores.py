@@ -156,7 +156,7 @@ class TestAntithetic:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.once
-@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize("dim", [1, 4])
 def test_divergence(dim):
     rng = np.random.default_rng(dim)
     matrix, point = jnp.asarray(rng.normal(size=(dim, dim))), rng.normal(size=dim)

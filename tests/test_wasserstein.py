@@ -38,7 +38,7 @@ def test_both_agree_in_one_dimension():
     np.testing.assert_allclose(sliced, w2(x, y), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "m"), [(6, 4), (40, 100), (7, 1)])
+@pytest.mark.parametrize(("n", "m"), [(6, 4), (20, 30), (7, 1)])
 def test_samples_of_unequal_size_are_compared_by_their_quantile_functions(n, m):
     x, y = _normal(0, n, 1), 1 + 2 * _normal(1, m, 1)
     # Each draw of one repeated as often as the other has draws: the same two laws.

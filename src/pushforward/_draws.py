@@ -51,8 +51,6 @@ def write_draws(
             "of them; give the name another ending."
         )
     structure = sampler.structure
-    # Before anything is written: two leaves of one name would hide each other.
-    leaf_names(structure)
     with _files.replacing(path) as file, _reporter(n, path, progress) as report:
         writers[path.suffix](file, structure, n, _blocks(sampler, key, n, report))
     return path
@@ -72,14 +70,7 @@ def column_names(structure: Any) -> list[str]:
 
 def leaf_names(structure: Any) -> list[str]:
     """A name for each array of an `.npz` file."""
-    names = [leaf.name or "draws" for leaf in structure.leaves]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(
-                f"Two parameters are called {name!r} once their path is written with "
-                "dots; rename one of them."
-            )
-    return names
+    return [leaf.name or "draws" for leaf in structure.leaves]
 
 
 def _blocks(sampler, key, n: int, report: Callable[[int], None]) -> Blocks:

@@ -78,11 +78,11 @@ class Sampler(eqx.Module):
             The user's tree with a leading axis of n (an n by d array, where the target
             was given by `dim`).
         """
-        return jax.tree.map(jnp.asarray, self._collect(key, n, _draw_trees))
+        return jax.device_put(self._collect(key, n, _draw_trees))
 
     def sample_flat(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
         """The same `n` draws in unconstrained coordinates."""
-        return jnp.asarray(self._collect(key, n, _draw_flat))
+        return jax.device_put(self._collect(key, n, _draw_flat))
 
     def blocks(self, key: PRNGKeyArray, n: int, draw=None) -> Iterator[Any]:
         """The draws of `sample`, a block at a time, as numpy arrays."""
@@ -128,7 +128,7 @@ class Sampler(eqx.Module):
     def save(self, path: str | Path) -> Path:
         """Writes the sampler to one file, which `load` reads."""
         path = Path(path)
-        arrays = _named_arrays(self)
+        arrays = named_arrays(jax.tree_util.tree_leaves_with_path(self))
         header = {
             "format": FORMAT,
             "version": __version__,
@@ -153,7 +153,7 @@ def _draw_trees(sampler: Sampler, key: PRNGKeyArray, block: Int[Array, ""]):
 
 def _index(block: int) -> Int[Array, ""]:
     # An array, not a Python number: a number would be compiled in.
-    return jnp.asarray(block, jnp.uint32)
+    return jnp.asarray(block, jnp.int32)
 
 
 def _check_count(n: int) -> None:
@@ -161,10 +161,10 @@ def _check_count(n: int) -> None:
         raise UsageError(f"The number of draws must be a whole number, not {n!r}.")
 
 
-def _named_arrays(sampler: Sampler) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_leaves_with_path(sampler)
+def named_arrays(leaves: list[tuple[Any, Any]]) -> dict[str, np.ndarray]:
+    """Arrays by the text of their path in a tree, laid out as a file needs them."""
     return {
-        jax.tree_util.keystr(path): np.ascontiguousarray(value) for path, value in leaves
+        jax.tree_util.keystr(path): np.array(value, order="C") for path, value in leaves
     }
 
 
@@ -181,33 +181,33 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
         path = path / "sampler.safetensors"
     header, arrays = read_safetensors(path, kind="sampler")
     try:
-        network = build(header["network"])
         stored = header["structure"]
-        if target is None:
-            structure = Structure.from_json(stored)
-        else:
-            structure = target.structure
-            if structure.to_json()["leaves"] != stored["leaves"]:
-                raise FileError(
-                    f"{path} holds a sampler for other parameters than the target's."
-                )
-        dim = structure.size
-        skeleton = Sampler(
-            network,
-            eqx.filter_eval_shape(Whitening.identity, dim),
-            jax.ShapeDtypeStruct((), jnp.result_type(float)),
-            structure,
-        )
-        if network.out_size != dim:
+        structure = Structure.from_json(stored) if target is None else target.structure
+        if structure.to_json()["leaves"] != stored["leaves"]:
             raise FileError(
-                f"{path} is damaged: its network has {network.out_size} outputs for "
-                f"{dim} coordinates."
+                f"{path} holds a sampler for other parameters than the target's."
+            )
+        skeleton = eqx.filter_eval_shape(_blank, header["network"], structure)
+        if skeleton.network.out_size != structure.size:
+            raise FileError(
+                f"{path} is damaged: its network has {skeleton.network.out_size} outputs "
+                f"for {structure.size} coordinates."
             )
     except (KeyError, TypeError, AttributeError) as error:
         raise FileError(
             f"{path} is not a sampler file this version can read ({error!r})."
         ) from error
     return fill(skeleton, arrays, path)
+
+
+def _blank(network: dict[str, Any], structure: Structure) -> Sampler:
+    """A sampler of the right shapes, whatever its values."""
+    return Sampler(
+        build(network, jax.random.key(0)),
+        Whitening.identity(structure.size),
+        jnp.zeros(()),
+        structure,
+    )
 
 
 def fill(skeleton: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:

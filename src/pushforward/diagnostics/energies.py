@@ -17,7 +17,7 @@ from pushforward.targets.base import AbstractTarget, MinibatchTarget
 _BLOCK = 2048
 
 # Moves of `stir`, leapfrog steps of each, and what the two cost one draw.
-_MOVES, _LEAPFROGS = 100, 4
+_MOVES, _LEAPFROGS = 50, 4
 STIR_EVALUATIONS = _MOVES * (_LEAPFROGS + 1)
 
 # Terms of a sum over data that one evaluation may hold at once.
@@ -89,7 +89,7 @@ def stir(
     target: AbstractTarget,
     positions: Float[Array, "n d"],
 ) -> Float[Array, "n d"]:
-    """100 HMC moves, each with a random step size that spans two orders of magnitude.
+    """50 HMC moves, each with a random step size that spans two orders of magnitude.
 
     Stronger than MALA with one step size where the scale of the target differs from
     place to place: some of the moves fit the neck of a funnel, some its mouth.

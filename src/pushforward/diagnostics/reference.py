@@ -24,7 +24,7 @@ _EXACT_FACTOR = 4
 
 # Evaluations of one particle in a run and the stirring after it, roughly; times the
 # particles and the data this is what a reference made here may cost.
-_EVALUATIONS = 1200
+_EVALUATIONS = 1300
 _MAX_TERMS = 1e10
 
 # Particles are not independent, since resampling copies them. Measured over many runs
@@ -157,13 +157,17 @@ def _by_smc(key, rng, target, n):
     """Two independent runs, judged by each other and by what further moves do."""
     runs, before, after = [], [], []
     for i in range(2):
-        run_key, stir_key = jax.random.split(jax.random.fold_in(key, i))
+        run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 4)
         run = _explore(run_key, target, particles=PARTICLES)
-        stirred = energies.stir(stir_key, target, run.positions)
+        # The first moves undo what resampling left to chance; whether those after them
+        # still lead anywhere is the question.
+        stages = [run.positions]
+        for stir_key in stir_keys:
+            stages.append(energies.stir(stir_key, target, stages[-1]))
         runs.append(run)
-        before.append(np.asarray(run.positions, np.float64))
-        after.append(np.asarray(stirred, np.float64))
-    stirring = 2 * PARTICLES * energies.STIR_EVALUATIONS
+        before.append(np.asarray(stages[1], np.float64))
+        after.append(np.asarray(stages[-1], np.float64))
+    stirring = 2 * PARTICLES * 3 * energies.STIR_EVALUATIONS
     evaluations = sum(int(run.evaluations) for run in runs) + stirring
     sentence = (
         f"two tempered-SMC runs of {PARTICLES} particles ({evaluations:,} target "

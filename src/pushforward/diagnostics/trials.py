@@ -171,7 +171,7 @@ def _stein(key, sample, far):
         points = jnp.asarray((part.noisy - centre) / scale, float)
         slopes = jnp.asarray(part.scores * scale, float)
         result = ksd(points, slopes, key=key, bootstraps=_BOOTSTRAPS)
-        return float(result.u), float(result.p_value)
+        return float(result.u), float(np.asarray(result.p_value))
 
     keys = jax.random.split(key)
     u, p_value = discrepancy(keys[0], sample)
@@ -340,7 +340,7 @@ def _mmd(key, draws, near, far, reference):
         "MMD",
         float(result.value),
         float(floor.value),
-        float(result.p_value),
+        float(np.asarray(result.p_value)),
         "the draws and the reference do not have one law (MMD, squared)",
         "squared; 0 on average for exact draws",
     )

@@ -166,7 +166,8 @@ def _marginals(
 
 def _marginal(panel: Axes, ours: np.ndarray, theirs: np.ndarray, label: str) -> None:
     limits = _limits(theirs, ours)
-    edges = np.linspace(*limits, 51).tolist()
+    bins = int(np.clip(np.sqrt(min(len(ours), len(theirs))), 15, 50))
+    edges = np.linspace(*limits, bins + 1).tolist()
     panel.hist(theirs, edges, density=True, color=REFERENCE, alpha=0.45, label=label)
     panel.hist(
         ours, edges, density=True, color=OURS, histtype="step", linewidth=1.3,

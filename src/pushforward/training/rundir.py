@@ -5,18 +5,16 @@ truth: metric lines later than it are cut on resume.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import safetensors.numpy
 
 from pushforward import _files
 from pushforward._version import __version__
 from pushforward.errors import FileError
-from pushforward.sampler import FORMAT, fill, read_safetensors
+from pushforward.sampler import FORMAT, fill, named_arrays, read_safetensors
 
 CONFIG, STATE, METRICS = "config.json", "state.safetensors", "metrics.jsonl"
 SAMPLER = "sampler.safetensors"
@@ -67,10 +65,8 @@ class RunDirectory:
 
     def write_state(self, position: dict[str, Any], tree: Any) -> None:
         """Writes the state of training: `position` (plain numbers) and all arrays."""
-        arrays = {
-            jax.tree_util.keystr(path): np.ascontiguousarray(value)
-            for path, value in jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
-        }
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
+        arrays = named_arrays(leaves)
         header = {"format": FORMAT, "version": __version__, "kind": "state", **position}
         data = safetensors.numpy.save(arrays, {"pushforward": json.dumps(header)})
         _files.write_bytes(self.path / STATE, data)
@@ -102,7 +98,3 @@ class RunDirectory:
         lines = path.read_text().splitlines()[:rows] if path.exists() else []
         _files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
         return [json.loads(line) for line in lines]
-
-    def writable(self) -> bool:
-        """Whether files can be made here."""
-        return os.access(self.path, os.W_OK)
