@@ -7,6 +7,7 @@ as many sets of exact draws (Bonferroni over the targets).
 
     python benchmarks/default_fit.py                    # every target
     python benchmarks/default_fit.py --targets donut    # some of them
+    python benchmarks/default_fit.py --merge a.json b.json
 """
 
 import argparse
@@ -98,12 +99,28 @@ def measure(name, count, seed):
     return record
 
 
+def merge(parts, out):
+    """One result file from several, of the same versions and device."""
+    results = [json.loads(path.read_text()) for path in parts]
+    heads = {json.dumps({**r, "records": []}, sort_keys=True) for r in results}
+    if len(heads) > 1:
+        raise SystemExit("the parts are not of one version and device")
+    records = sorted(
+        (record for r in results for record in r["records"]),
+        key=lambda record: TARGETS.index(record["target"]),
+    )
+    out.write_text(json.dumps({**results[0], "records": records}, indent=2) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--targets", nargs="*", default=list(TARGETS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/default_fit.json"))
+    parser.add_argument("--merge", type=Path, nargs="*", help="join result files")
     arguments = parser.parse_args()
+    if arguments.merge:
+        return merge(arguments.merge, arguments.out)
     records = []
     for name in arguments.targets:
         record = measure(name, len(TARGETS), arguments.seed)

@@ -156,7 +156,7 @@ def test_free_energy_of_a_bent_mixture():
                 normal = jnp.exp(-0.5 * (first**2 + second**2)) / (2 * jnp.pi * a * d)
                 density += jax.nn.softmax(network.logits)[k] * normal
             (p, q), (r, s) = jax.jacrev(network.map)(b)
-            log_p = jnp.log(density + 1e-300) - jnp.log(p * s - q * r)
+            log_p = jnp.log(density + 1e-300) - jnp.log(jnp.abs(p * s - q * r))
             return density * (log_p - double_well(network.map(b)))
 
         cell = (axis[1] - axis[0]) ** 2
