@@ -54,9 +54,8 @@ class Case(NamedTuple):
 
 CASES = [
     Case("quartic", 1, 1, 4),
-    Case("quartic", 2, 2, 4),
-    Case("quartic", 3, 3, 4),
     Case("quartic", 2, 1, 4),
+    Case("quartic", 3, 3, 4),
     Case("waves", 1, 2, 24),
 ]
 cases = pytest.mark.parametrize(
@@ -198,6 +197,7 @@ def test_what_cannot_be_is_refused(options, sentence):
 
 # Minibatches of one out of four observations: all of them, and all pairs.
 DATA = np.array([-1.5, -0.2, 0.4, 1.9])
+MINIBATCH = FULL | {"denoising, second part": SECOND["denoising, second part"]}
 
 
 def single_scores(x):
@@ -234,7 +234,7 @@ def minibatch_proof():
     @jax.vmap
     def gradients(a, b):
         first, second = (functools.partial(target.score, key=k) for k in (a, b))
-        return loss_gradients(theta, first, second, 4, VARIANTS)[1]
+        return loss_gradients(theta, first, second, 4, MINIBATCH)[1]
 
     a, b = np.array(list(itertools.product(range(len(DATA)), repeat=2))).T
     found = gradients(keys[a], keys[b])
@@ -257,16 +257,16 @@ class TestMinibatches:
     @staticmethod
     def proof(variant):
         one, two, exact, variance = minibatch_proof()
-        w1, w2 = (VARIANTS[variant].get(w, 1.0) for w in ("w1", "w2"))
-        expected = jax.tree.map(lambda a, b: w1 * a + w2 * b, exact.first, exact.second)
+        w1 = MINIBATCH[variant].get("w1", 1.0)
+        expected = jax.tree.map(lambda a, b: w1 * a + b, exact.first, exact.second)
         return one[variant], two[variant], expected, variance, w1
 
-    @pytest.mark.parametrize("variant", VARIANTS)
+    @pytest.mark.parametrize("variant", MINIBATCH)
     def test_two_give_no_bias(self, variant):
         _, two, expected, _, _ = self.proof(variant)
         assert_equal(two, expected, TOLERANCE)
 
-    @pytest.mark.parametrize("variant", VARIANTS)
+    @pytest.mark.parametrize("variant", MINIBATCH)
     def test_one_adds_the_gradient_of_its_variance(self, variant):
         one, _, expected, variance, w1 = self.proof(variant)
         biased = jax.tree.map(lambda a, b: a + w1 * b, expected, variance)

@@ -16,7 +16,13 @@ from pushforward.targets.examine import require
 from pushforward.training import runner
 
 TINY_DFT = methods.DFT(
-    steps=40, batch_size=16, width=8, depth=1, particles=64, score_warmup=5, score_steps=1
+    steps=40,
+    batch_size=16,
+    width=8,
+    depth=1,
+    particles=64,
+    score_warmup=5,
+    score_steps=1,
 )
 TINY_GAUSSIAN = methods.Gaussian(steps=40, batch_size=16, particles=64)
 
@@ -59,7 +65,9 @@ def assert_same_bits(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(target, tmp_path, monkeypatch):
+def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
+    target, tmp_path, monkeypatch
+):
     key = jax.random.key(3)
     whole = pf.fit(key, target, TINY_DFT, out=tmp_path / "a", progress=False)
     with monkeypatch.context() as patch:
@@ -68,7 +76,9 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(target, tmp_path, mon
     assert part.interrupted and not part.finished
     assert "Ctrl-C" in part.status and "resume=True" in part.status
     assert not (tmp_path / "b" / "sampler.safetensors").exists()
-    rest = pf.fit(key, target, TINY_DFT, out=tmp_path / "b", resume=True, progress=False)
+    rest = pf.fit(
+        key, target, TINY_DFT, out=tmp_path / "b", resume=True, progress=False
+    )
     assert rest.finished
     assert_same_bits(arrays_of(tmp_path / "a"), arrays_of(tmp_path / "b"))
     np.testing.assert_array_equal(whole.history["fisher"], rest.history["fisher"])

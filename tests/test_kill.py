@@ -79,7 +79,10 @@ def test_killed_runs_end_bit_identical(method, tmp_path):
     assert child.returncode == 0, said
     # The kills were in the midst of training, not all at its start.
     assert len(seen) >= 2
-    for name, kind in (("state.safetensors", "state"), ("sampler.safetensors", "sampler")):
+    for name, kind in (
+        ("state.safetensors", "state"),
+        ("sampler.safetensors", "sampler"),
+    ):
         ours, theirs = arrays(whole, name, kind), arrays(killed, name, kind)
         assert ours.keys() == theirs.keys()
         for leaf in ours:

@@ -26,7 +26,8 @@ def _dense(x, y, bandwidth):
     return within_x + within_y - 2 * kernel(x, y).mean()
 
 
-@pytest.mark.parametrize("d", [1, 3, 9])
+# Few dimensions go through differences, many through matrix products.
+@pytest.mark.parametrize("d", [2, 9])
 @pytest.mark.parametrize(("dtype", "atol"), [(np.float32, 1e-6), (np.float64, 1e-13)])
 def test_blocks_give_the_definition(d, dtype, atol):
     x, y = _samples(d, 150, 90, d)
@@ -57,13 +58,11 @@ def test_samples_of_one_law_have_uniform_p_values_and_mean_zero():
     sets = 100
     keys = jax.random.split(jax.random.key(0), (3, sets))
 
-    def judge(keys):
-        x, y = (
-            jax.random.normal(k, (n, 2)) for k, n in zip(keys, (90, 60), strict=False)
-        )
-        return mmd(x, y, key=keys[2], permutations=200, block=75)
+    def judge(for_x, for_y, key):
+        x, y = jax.random.normal(for_x, (90, 2)), jax.random.normal(for_y, (60, 2))
+        return mmd(x, y, key=key, permutations=200, bandwidth=1.5, block=75)
 
-    found = jax.jit(jax.vmap(judge, in_axes=1))(keys)
+    found = jax.jit(jax.vmap(judge))(*keys)
     # Kolmogorov's statistic exceeds sqrt(log(2 / a) / 2) / sqrt(sets) with probability
     # a; a = 1e-4, and 1/201 for the steps of the p-value.
     ranks = np.arange(1, sets + 1) / sets
@@ -72,22 +71,19 @@ def test_samples_of_one_law_have_uniform_p_values_and_mean_zero():
     assert abs(np.mean(found.value)) < 4 * np.std(found.value) / np.sqrt(sets)
 
 
-def test_a_shift_is_detected():
-    x, y = jax.random.normal(jax.random.key(0), (2, 500, 2))
-    found = mmd(x, y + 0.5, key=jax.random.key(1), permutations=500)
+def test_a_shift_is_detected_and_what_is_not_finite_does_not_pass():
+    x, y = jax.random.normal(jax.random.key(0), (2, 250, 2))
+    found = mmd(x, y + 0.7, key=jax.random.key(1))
     assert found.value > 0
-    np.testing.assert_allclose(found.p_value, 1 / 501, rtol=1e-6)
-
-
-def test_draws_that_are_not_finite_do_not_pass():
-    x, y = jax.random.normal(jax.random.key(0), (2, 50, 2))
-    found = mmd(x.at[3, 1].set(jnp.nan), y, key=jax.random.key(1), permutations=20)
-    assert np.isnan([found.value, found.p_value]).all()
+    np.testing.assert_allclose(found.p_value, 1 / 1001, rtol=1e-6)
+    broken = mmd(x.at[3, 1].set(jnp.nan), y, key=jax.random.key(1))
+    assert np.isnan([broken.value, broken.p_value]).all()
 
 
 def test_draws_that_all_coincide_do_not_differ():
-    same = jnp.ones((20, 2))
-    np.testing.assert_allclose(mmd(same, same).value, 0, atol=1e-6)
+    same = jnp.ones((150, 2))
+    # The three means are of size 1/3: what is left of them is rounding.
+    np.testing.assert_allclose(mmd(same, same).value, 0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

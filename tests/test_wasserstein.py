@@ -15,46 +15,46 @@ def _normal(seed, *shape):
 
 
 def test_a_sample_is_at_distance_zero_from_itself_in_any_order():
-    x = _normal(0, 200, 3)
-    shuffled = jax.random.permutation(jax.random.key(1), x)
+    x = _normal(0, 100, 2)
+    shuffled = x[np.random.default_rng(0).permutation(100)]
     np.testing.assert_allclose(sliced_w2(jax.random.key(2), x, shuffled), 0, atol=1e-6)
     assert w2(x, shuffled) == 0
 
 
 def test_a_shift_is_its_own_distance():
-    x = _normal(0, 300, 4)
-    shift = jnp.asarray([1.0, -2.0, 0.5, 0.0])
-    length = float(jnp.linalg.norm(shift))
+    x = _normal(0, 100, 2)
+    shift = jnp.asarray([1.5, -2.0])
+    length = 2.5
     np.testing.assert_allclose(w2(x, x + shift[None]), length, rtol=1e-6)
-    # (t.a)^2 has mean |a|^2 / d, and a standard deviation of less than sqrt(2) times
-    # that: the mean of 4000 is within 10 % of it, and its root within 5 %.
-    sliced = sliced_w2(jax.random.key(1), x, x + shift[None], projections=4000)
-    np.testing.assert_allclose(sliced, length / 2, rtol=0.05)
+    # With t = (cos, sin) of a uniform angle, (t.a)^2 has mean |a|^2 / 2 and standard
+    # deviation |a|^2 / sqrt(8). The mean of 256 is four standard errors, 18 %, from it
+    # at most, and the root half of that.
+    sliced = sliced_w2(jax.random.key(1), x, x + shift[None])
+    np.testing.assert_allclose(sliced, length / np.sqrt(2), rtol=0.09)
 
 
 def test_both_agree_in_one_dimension():
-    x, y = _normal(0, 200, 1), 1 + 2 * _normal(1, 200, 1)
+    x, y = _normal(0, 100, 1), 1 + 2 * _normal(1, 100, 1)
     sliced = sliced_w2(jax.random.key(2), x, y, projections=3)
     np.testing.assert_allclose(sliced, w2(x, y), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "m"), [(6, 4), (20, 30), (7, 1)])
+@pytest.mark.parametrize(("n", "m"), [(20, 30), (7, 1)])
 def test_samples_of_unequal_size_are_compared_by_their_quantile_functions(n, m):
     x, y = _normal(0, n, 1), 1 + 2 * _normal(1, m, 1)
     # Each draw of one repeated as often as the other has draws: the same two laws.
     expected = w2(jnp.repeat(x, m, axis=0), jnp.repeat(y, n, axis=0))
-    for pair in ((x, y), (y, x)):
-        sliced = sliced_w2(jax.random.key(2), *pair, projections=3)
-        np.testing.assert_allclose(sliced, expected, rtol=1e-5)
+    sliced = sliced_w2(jax.random.key(2), x, y, projections=3)
+    np.testing.assert_allclose(sliced, expected, rtol=1e-5)
 
 
 def test_sliced_is_the_root_mean_square_over_directions():
-    key, x, y = jax.random.key(5), _normal(0, 50, 3), _normal(1, 50, 3)
-    directions = jax.random.normal(key, (20, 3))
-    directions /= jnp.linalg.norm(directions, axis=1, keepdims=True)
-    squares = [w2((x @ t)[:, None], (y @ t)[:, None]) ** 2 for t in directions]
-    found = sliced_w2(key, x, y, projections=20)
-    np.testing.assert_allclose(found, np.sqrt(np.mean(squares)), rtol=1e-4)
+    key, x, y = jax.random.key(5), _normal(0, 100, 2), _normal(1, 100, 2)
+    directions = np.asarray(jax.random.normal(key, (256, 2)), np.float64)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    sorted_x, sorted_y = (np.sort(np.asarray(a) @ directions.T, axis=0) for a in (x, y))
+    expected = np.sqrt(np.mean(np.square(sorted_x - sorted_y)))
+    np.testing.assert_allclose(sliced_w2(key, x, y), expected, rtol=1e-5)
 
 
 def test_a_far_origin_costs_no_digits():
@@ -73,7 +73,7 @@ def test_exact_distance_of_a_dilation():
 
 
 def test_draws_that_are_not_finite_have_no_distance():
-    x = _normal(0, 10, 2)
+    x = _normal(0, 100, 2)
     broken = x.at[0, 0].set(jnp.nan)
     assert np.isnan(w2(x, broken))
     assert np.isnan(sliced_w2(jax.random.key(0), x, broken))

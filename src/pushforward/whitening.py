@@ -95,7 +95,11 @@ def smc_look(
 
 
 def laplace_look(
-    key: PRNGKeyArray, target: AbstractTarget, *, particles: int = 2048, steps: int = 200
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    *,
+    particles: int = 2048,
+    steps: int = 200,
 ) -> Look:
     """A Gaussian at the mode with the curvature there: L-BFGS on the full density."""
     dim = target.dim
@@ -117,7 +121,9 @@ def laplace_look(
         return (optax.apply_updates(x, updates), state), None
 
     start = jnp.zeros(dim)
-    (mode, _), _ = jax.lax.scan(step, (start, optimiser.init(start)), None, length=steps)
+    (mode, _), _ = jax.lax.scan(
+        step, (start, optimiser.init(start)), None, length=steps
+    )
     hessian = jax.lax.map(
         lambda v: jax.jvp(jax.grad(energy), (mode,), (v,))[1], jnp.eye(dim)
     )
@@ -132,7 +138,11 @@ def laplace_look(
 
 
 def langevin_look(
-    key: PRNGKeyArray, target: AbstractTarget, *, particles: int = 2048, steps: int = 1000
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    *,
+    particles: int = 2048,
+    steps: int = 1000,
 ) -> Look:
     """Unadjusted Langevin from N(0, 9 I), where only a score is known."""
     dim = target.dim

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 from scipy.spatial.distance import cdist
@@ -15,6 +16,7 @@ from pushforward.diagnostics.two_sample import Frame, SlicedW2
 from pushforward.errors import UsageError
 from pushforward.mcmc.smc import explore
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.coordinates import Whitened, Whitening
 
 # Particles of each of the two runs.
 PARTICLES = 4096
@@ -58,7 +60,6 @@ class Reference:
     Attributes:
         draws: The draws, in unconstrained coordinates and random order.
         sentence: What they are.
-        short: The same in two words.
         effective: How many independent draws they are worth.
         modes: Their modes, or those that the target names.
         frame: The coordinates in which distances to them are taken.
@@ -68,7 +69,6 @@ class Reference:
 
     draws: Float[np.ndarray, "m d"]
     sentence: str
-    short: str
     effective: float
     modes: Modes | GivenModes
     frame: Frame
@@ -104,7 +104,10 @@ def make_reference(
         return _given(rng, target, given)
     if target.exact is not None:
         draws = np.asarray(target.sample_flat(key, _EXACT_FACTOR * n), np.float64)
-        return _plain(target, draws, "exact draws", "exact draws")
+        finite = np.isfinite(draws).all(axis=1)
+        if not finite.all():
+            return f"{np.sum(~finite)} of {len(draws)} exact draws are not finite"
+        return _plain(target, draws, "exact draws")
     if not target.has_density:
         return (
             f"a {type(target).__name__} has a score but no log density, and a score "
@@ -131,14 +134,13 @@ def _given(rng, target, given):
             f"The reference has {len(draws)} draws; a comparison needs at least 200."
         )
     draws = rng.permutation(draws)
-    return _plain(target, draws, f"the {len(draws):,} draws you gave", "reference")
+    return _plain(target, draws, f"the {len(draws):,} draws you gave")
 
 
-def _plain(target, draws, sentence, short):
+def _plain(target, draws, sentence):
     return Reference(
         draws=draws,
         sentence=sentence,
-        short=short,
         effective=float(len(draws)),
         modes=_modes(target, draws),
         frame=Frame.of(draws),
@@ -150,15 +152,16 @@ def _modes(target, draws):
     return find_modes(draws) if known is None else GivenModes(np.asarray(known, float))
 
 
-_explore = eqx.filter_jit(explore)
-
-
 def _by_smc(key, rng, target, n):
-    """Two independent runs, judged by each other and by what further moves do."""
+    """Two independent runs, judged by each other and by what further moves do.
+
+    One starts ten times as wide as the other, so that they disagree about a mode that
+    only one of them can reach.
+    """
     runs, before, after = [], [], []
-    for i in range(2):
+    for i, width in enumerate((1.0, 10.0)):
         run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 4)
-        run = _explore(run_key, target, particles=PARTICLES)
+        run = _explore(run_key, target, jnp.asarray(width))
         # The first moves undo what resampling left to chance; whether those after them
         # still lead anywhere is the question.
         stages = [run.positions]
@@ -173,25 +176,26 @@ def _by_smc(key, rng, target, n):
         f"two tempered-SMC runs of {PARTICLES} particles ({evaluations:,} target "
         "evaluations)"
     )
-    complaints = [*_unfinished(runs)]
     before, after, lost = _finite_only(target, before, after)
+    if lost > PARTICLES:
+        return f"{sentence} found no region where the density is finite"
+    complaints = [*_unfinished(runs)]
     if lost:
         complaints.append(f"{lost} particles lie where the density is not finite")
     pooled = np.concatenate([draws for draws, _ in after])
     modes, frame = _modes(target, pooled), Frame.of(pooled)
     complaints += _moving(target, frame, before, after)
     inflation, worst = _disagreement(target, modes, after)
-    inflation = max(inflation, _LEAST_INFLATION)
+    effective = len(pooled) / max(inflation, _LEAST_INFLATION)
     reference = Reference(
         draws=rng.permutation(pooled),
         sentence=sentence,
-        short="reference",
-        effective=len(pooled) / inflation,
+        effective=max(effective, _LEAST_EFFECTIVE),
         modes=modes,
         frame=frame,
         made_here=True,
     )
-    if reference.effective < _LEAST_EFFECTIVE:
+    if effective < _LEAST_EFFECTIVE:
         complaints.append(f"two independent runs disagree about {worst}")
     else:
         size = len(reference.split(n)[0])
@@ -203,6 +207,15 @@ def _by_smc(key, rng, target, n):
                 f"{distance.statistic:.3f}, p = {distance.p_value:.4f})"
             )
     return dataclasses.replace(reference, complaints=tuple(complaints))
+
+
+@eqx.filter_jit
+def _explore(key, target, width):
+    """`explore` in coordinates that are `width` of the target's long."""
+    scaling = Whitening.affine(jnp.zeros(target.dim), width * jnp.eye(target.dim))
+    run = explore(key, Whitened(target, scaling), particles=PARTICLES)
+    positions = jax.vmap(scaling.to_target)(run.positions)
+    return eqx.tree_at(lambda r: r.positions, run, positions)
 
 
 def _unfinished(runs):
@@ -271,12 +284,12 @@ def _disagreement(target, modes, runs):
     tables = [np.column_stack([draws, v]) for draws, v in runs]
     cuts = np.quantile(np.concatenate(tables), levels, axis=0)
     shares = [(table[:, None] < cuts[None]).mean(axis=0) for table in tables]
-    factors = _inflation(*shares, len(tables[0])).mean(axis=0)
+    factors = _inflation(shares[0], shares[1], len(tables[0])).mean(axis=0)
     names = [*(f"'{name}'" for name in target.names), "the log density"]
     worst = int(np.argmax(factors))
     counts = [modes.counts(draws) for draws, _ in runs]
     shares = [count / count.sum() for count in counts]
-    by_mode = _inflation(*shares, len(tables[0]))
+    by_mode = _inflation(shares[0], shares[1], len(tables[0]))
     if by_mode.mean() <= factors[worst]:
         return float(factors[worst]), names[worst]
     k = int(np.argmax(by_mode))

@@ -296,8 +296,8 @@ def _mode_weights(draws, reference):
     wrong = wrong[:1] if len(counts) == 2 else wrong
     named = [
         f"the mode near {point(modes.centres[k])} holds "
-        f"{percent(compared.reference_weights[k])} of the reference and "
-        f"{percent(compared.draw_weights[k])} of the draws"
+        f"{percent(float(compared.reference_weights[k]))} of the reference and "
+        f"{percent(float(compared.draw_weights[k]))} of the draws"
         for k in wrong[:3]
     ]
     found = "; ".join(named)

@@ -153,10 +153,10 @@ def check(
         raise UsageError(f"n must be at least {_LEAST_DRAWS}, and it is {n}.")
     draw_key, reference_key, test_key = jax.random.split(key, 3)
     draws, given, broken = _take(draw_key, target, draws_or_sampler, n)
-    made = make_reference(reference_key, target, reference, n)
     trials = [] if broken is None else [broken]
-    doubts = []
+    made, doubts = "there are too few finite draws to compare", []
     if len(draws) >= _LEAST_DRAWS:
+        made = make_reference(reference_key, target, reference, n)
         source = made if isinstance(made, Reference) else None
         more, doubts = run_trials(test_key, target, draws, source, _LEAST_DRAWS)
         trials += more

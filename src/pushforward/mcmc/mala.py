@@ -54,7 +54,9 @@ def mala(
     def step(carry, i):
         states, size = carry
         keys = jax.random.split(jax.random.fold_in(key, i), n)
-        moved, info = jax.vmap(lambda k, s: kernel(k, s, log_density, size))(keys, states)
+        moved, info = jax.vmap(lambda k, s: kernel(k, s, log_density, size))(
+            keys, states
+        )
         rates = jnp.where(jnp.isnan(info.acceptance_rate), 0.0, info.acceptance_rate)
         rate = jnp.mean(rates)
         adapting = (step_size is None) & (i < steps // 2)

@@ -83,7 +83,9 @@ def fit(
     method = _method(method, steps, batch_size)
     directory = None if out is None else RunDirectory(out)
     if resume and directory is None:
-        raise UsageError("resume=True needs out=, the directory of the run to go on with.")
+        raise UsageError(
+            "resume=True needs out=, the directory of the run to go on with."
+        )
     if directory is not None and directory.exists() and not resume:
         raise FileError(
             f"{directory.path} already holds a run; pass resume=True (--resume) to go on "
@@ -167,7 +169,9 @@ def _method(method, steps, batch_size) -> AbstractMethod:
         if value is None:
             continue
         if not isinstance(value, int | np.integer) or value < 1:
-            raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}.")
+            raise UsageError(
+                f"{name} must be a whole number of at least 1, not {value!r}."
+            )
         method = replace(method, **{name: int(value)})
     return method
 

@@ -106,7 +106,9 @@ def reconcile(
     try:
         method = replace(method, **fields)
     except TypeError as error:
-        raise UsageError(f"The run's config does not fit its method ({error}).") from error
+        raise UsageError(
+            f"The run's config does not fit its method ({error})."
+        ) from error
     config = {**stored, "method": dict(old)}
     if steps is not None and steps > old["steps"]:
         method = replace(method, steps=steps)

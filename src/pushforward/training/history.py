@@ -33,7 +33,9 @@ class History:
         table = Table(*self.columns)
         for row in self.rows[:: max(len(self.rows) // 20, 1)]:
             cells = (row.get(name, "") for name in self.columns)
-            table.add_row(*(f"{c:.5g}" if isinstance(c, float) else str(c) for c in cells))
+            table.add_row(
+                *(f"{c:.5g}" if isinstance(c, float) else str(c) for c in cells)
+            )
         text = io.StringIO()
         Console(file=text, width=120).print(table)
         return text.getvalue()

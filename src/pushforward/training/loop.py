@@ -122,7 +122,9 @@ def _inexact(leaf: Array) -> bool:
 def report(progress: Progress) -> tuple[Progress, dict[str, Any]]:
     """The means of `info` since the last report, and the progress with sums cleared."""
     count = max(int(progress.count), 1)
-    means = {name: jax.device_get(total) / count for name, total in progress.sums.items()}
+    means = {
+        name: jax.device_get(total) / count for name, total in progress.sums.items()
+    }
     cleared = eqx.tree_at(
         lambda p: (p.sums, p.count),
         progress,

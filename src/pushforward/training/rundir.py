@@ -50,9 +50,13 @@ class RunDirectory:
         try:
             config = json.loads(path.read_text())
         except FileNotFoundError:
-            raise FileError(f"There is no run in {self.path} ({CONFIG} is missing).") from None
+            raise FileError(
+                f"There is no run in {self.path} ({CONFIG} is missing)."
+            ) from None
         except (OSError, ValueError) as error:
-            raise FileError(f"{path} is damaged and cannot be read ({error}).") from error
+            raise FileError(
+                f"{path} is damaged and cannot be read ({error})."
+            ) from error
         if not isinstance(config, dict) or not isinstance(config.get("format"), int):
             raise FileError(f"{path} is not the config of a pushforward run.")
         if config["format"] > FORMAT:

@@ -94,7 +94,9 @@ class _Run:
 
     def _begin(self, stage: int, previous: Any) -> Progress:
         steps = jnp.asarray(self.stages[stage].steps, jnp.int32)
-        return begin(self.programs[stage], self.target, self._key(stage), steps, previous)
+        return begin(
+            self.programs[stage], self.target, self._key(stage), steps, previous
+        )
 
     def _restore(self) -> tuple[int, Progress | None]:
         """The stage and progress on disk; (0, None) where nothing has been saved."""
