@@ -1,7 +1,7 @@
 """What do 16 seeds cost beside one?
 
-The default recipe on one 2-D target: `fit_many` with 16 keys against `fit_many` with one,
-both compiled beforehand, in one run.
+The default recipe on one 2-D target: `fit_many` with 16 keys against one key, both
+ compiled beforehand, in one run.
 """
 
 import argparse

@@ -51,7 +51,7 @@ def test_samples_of_unequal_size_are_compared_by_their_quantile_functions(n, m):
 def test_sliced_is_the_root_mean_square_over_directions():
     key, x, y = jax.random.key(5), _normal(0, 100, 2), _normal(1, 100, 2)
     directions = np.asarray(jax.random.normal(key, (256, 2)), np.float64)
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
     sorted_x, sorted_y = (np.sort(np.asarray(a) @ directions.T, axis=0) for a in (x, y))
     expected = np.sqrt(np.mean(np.square(sorted_x - sorted_y)))
     np.testing.assert_allclose(sliced_w2(key, x, y), expected, rtol=1e-5)

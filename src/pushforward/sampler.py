@@ -34,7 +34,7 @@ BLOCK = 16_384
 
 
 class Sampler(eqx.Module):
-    """`x = W(g(z) + noise_scale * eps)`: latent noise, a network, a whitening, a tree."""
+    """`x = W(g(z) + noise_scale * eps)`: noise, a network, a whitening, a tree."""
 
     network: AbstractNetwork
     whitening: Whitening
@@ -100,8 +100,8 @@ class Sampler(eqx.Module):
 
     def _collect(self, key: PRNGKeyArray, n: int, draw) -> Any:
         _check_count(n)
-        # Filled block by block on the host: joining on the device would compile anew for
-        # every n.
+        # Filled block by block on the host: joining on the device would compile anew
+        # for every n.
         shapes = eqx.filter_eval_shape(draw, self, key, _index(0))
         whole = jax.tree.map(lambda a: np.empty((n, *a.shape[1:]), a.dtype), shapes)
         for i, block in enumerate(self.blocks(key, n, draw)):
@@ -190,8 +190,8 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
         skeleton = eqx.filter_eval_shape(_blank, header["network"], structure)
         if skeleton.network.out_size != structure.size:
             raise FileError(
-                f"{path} is damaged: its network has {skeleton.network.out_size} outputs "
-                f"for {structure.size} coordinates."
+                f"{path} is damaged: its network has {skeleton.network.out_size} "
+                f"outputs for {structure.size} coordinates."
             )
     except (KeyError, TypeError, AttributeError) as error:
         raise FileError(
@@ -238,7 +238,7 @@ def read_safetensors(
     try:
         with safetensors.safe_open(os.fspath(path), framework="numpy") as file:
             text = (file.metadata() or {}).get("pushforward")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise FileError(
             f"{path} is truncated or is not a pushforward file ({error})."

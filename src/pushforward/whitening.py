@@ -5,6 +5,8 @@ sees every mode that a short run can see; for a posterior over minibatches, a La
 fit; for a score without a density, a short Langevin run.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,7 +29,7 @@ class Look(eqx.Module):
     evaluations: Int[Array, ""]
 
     def view(self, target: AbstractTarget) -> Whitened:
-        """The target in these coordinates, with its control variate where it has one."""
+        """The target in these coordinates, with its control variate if it has one."""
         if isinstance(target, MinibatchTarget):
             target = eqx.tree_at(
                 lambda t: (t.centre, t.centre_score),
@@ -40,7 +42,7 @@ class Look(eqx.Module):
 
 # Quantiles of the standard normal at 75 % and 99 %.
 _Q75, _Q99 = 0.6744898, 2.3263479
-# Tails are bent only where the 98 % range is this much wider than a Gaussian's would be.
+# Tails are bent only where the 98 % range is this much wider than a Gaussian's.
 _HEAVY = 1.4
 _MAX_TAILS = 2.0
 
@@ -51,13 +53,15 @@ def from_particles(x: Float[Array, "n d"], *, bend: bool = True) -> Whitening:
     low, q25, q75, high = jnp.quantile(x, jnp.array([0.01, 0.25, 0.75, 0.99]), axis=0)
     centre = jnp.median(x, axis=0)
     deviation = jnp.std(x, axis=0)
-    ratio = (high - low) / jnp.maximum(q75 - q25, 1e-3 * deviation)
+    # A collapsed run repeats its particles: the quartiles may coincide.
+    middle = jnp.maximum(q75 - q25, 1e-3 * deviation)
+    ratio = (high - low) / middle
     # sinh(t Q99)/sinh(t Q75) grows with t: invert it on a table.
     table = jnp.linspace(1e-3, _MAX_TAILS, 400)
     ratios = jnp.sinh(table * _Q99) / jnp.sinh(table * _Q75)
     tails = jnp.interp(ratio, ratios, table)
     tails = jnp.where((ratio > _HEAVY * _Q99 / _Q75) & bend, tails, 0.0)
-    width = (q75 - q25) * jnp.where(
+    width = middle * jnp.where(
         tails > 0, tails / (2 * jnp.sinh(tails * _Q75) + 1e-9), 1.0
     )
     scale = jnp.where(tails > 0, width, deviation)
@@ -121,6 +125,7 @@ def laplace_look(
         return (optax.apply_updates(x, updates), state), None
 
     start = jnp.zeros(dim)
+    mode: Any
     (mode, _), _ = jax.lax.scan(
         step, (start, optimiser.init(start)), None, length=steps
     )

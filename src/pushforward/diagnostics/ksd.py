@@ -224,7 +224,8 @@ def squared_distances(
     """
     if x.shape[1] <= _MAX_DIRECT_DIM:
         return sum(
-            jnp.square(a[:, None] - b[None]) for a, b in zip(x.T, y.T, strict=True)
+            (jnp.square(a[:, None] - b[None]) for a, b in zip(x.T, y.T, strict=True)),
+            start=jnp.zeros((x.shape[0], y.shape[0]), x.dtype),
         )
     expanded = _outer_sum(jnp.sum(x * x, axis=1), jnp.sum(y * y, axis=1))
     return jnp.maximum(expanded - 2 * _dot(x, y.T), 0)

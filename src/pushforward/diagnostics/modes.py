@@ -233,7 +233,7 @@ def compare_modes(
         )
     p_values = np.array(
         [
-            fisher_exact([[a, totals[0] - a], [b, totals[1] - b]]).pvalue
+            fisher_exact([[a, totals[0] - a], [b, totals[1] - b]])[1]
             for a, b in zip(*counts, strict=True)
         ]
     )

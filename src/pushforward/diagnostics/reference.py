@@ -38,7 +38,7 @@ _LEAST_INFLATION = 3.0
 _LEAST_EFFECTIVE = 500
 
 # Below this chance of being sound a reference is not trusted.
-DOUBT = 1e-3
+DOUBT = 5e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _by_smc(key, rng, target, n):
     else:
         size = len(reference.split(n)[0])
         parts = [frame(rng.permutation(draws)[:size]) for draws, _ in after]
-        distance = SlicedW2(rng, target.dim).test(*parts, permutations=999)
+        distance = SlicedW2(rng, target.dim).test(*parts, permutations=1999)
         if distance.p_value <= DOUBT:
             complaints.append(
                 "two independent runs are further apart than chance allows (sliced W2 "

@@ -30,9 +30,9 @@ def mala(
 ) -> MALAResult:
     """`steps` steps of MALA from each of n points, in the points' own scale.
 
-    Proposals are preconditioned by the points' covariance. Without `step_size` the step
-    follows the acceptance rate towards .57 over the first half of the steps and is fixed
-    from then on (after which the chain is exact).
+    Proposals are preconditioned by the points' covariance. Without `step_size` the
+    step follows the acceptance rate towards .57 over the first half of the steps and is
+    fixed from then on (after which the chain is exact).
     """
     n, dim = positions.shape
     mean = jnp.mean(positions, 0)
@@ -81,7 +81,8 @@ def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) ->
     """
     if not target.has_density:
         raise UsageError(
-            f"refine needs a log density, and a {type(target).__name__} has only a score."
+            "refine needs a log density, and a "
+            f"{type(target).__name__} has only a score."
         )
     if steps < 0:
         raise UsageError(f"steps must not be negative, and it is {steps}.")

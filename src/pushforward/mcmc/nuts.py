@@ -1,5 +1,7 @@
 """NUTS with window adaptation: the reference where no exact draws exist."""
 
+from typing import Any
+
 import blackjax
 import equinox as eqx
 import jax
@@ -28,14 +30,16 @@ def nuts(
     acceptance: float = 0.8,
 ) -> NUTSResult:
     """One adapted NUTS chain from each start, with `draws` kept draws a chain."""
-    adapt = blackjax.window_adaptation(
+    adapt: Any = blackjax.window_adaptation(
         blackjax.nuts, target.log_density, target_acceptance_rate=acceptance
     )
 
     def chain(key, start):
         warm_key, run_key = jax.random.split(key)
-        (state, parameters), _ = adapt.run(warm_key, start, warmup)
-        kernel = blackjax.nuts(target.log_density, **parameters)
+        # BlackJAX's adaptation mixes types, which a program in strict mode refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            (state, parameters), _ = adapt.run(warm_key, start, warmup)
+        kernel: Any = blackjax.nuts(target.log_density, **parameters)
 
         def step(state, key):
             state, info = kernel.step(key, state)

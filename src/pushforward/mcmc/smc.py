@@ -38,12 +38,12 @@ def tempered_smc(
     leapfrogs: int = 4,
     closing_rungs: int = 3,
 ) -> Particles:
-    """Moves particles from N(mean, factor factor') to the target, by adaptive tempering.
+    """Moves particles from N(mean, factor factor') to the target by adaptive tempering.
 
-    The path is `log N + beta (log q - log N)`; the next `beta` keeps the effective sample
-    size at half. Moves are HMC, preconditioned by the particles' own covariance, each
-    particle with its own random step size (targets such as funnels have no single right
-    one), around a scale that follows the acceptance rate.
+    The path is `log N + beta (log q - log N)`; the next `beta` keeps the effective
+    sample size at half. Moves are HMC, preconditioned by the particles' own covariance,
+    each particle with its own random step size (targets such as funnels have no single
+    right one), around a scale that follows the acceptance rate.
 
     Args:
         key: random key.
@@ -123,9 +123,9 @@ def tempered_smc(
     carry = jax.lax.while_loop(unfinished, rung, first)
     state, _, evidence, count, _, accepted, roots = carry
     return Particles(
-        positions=state.particles,
+        positions=jnp.asarray(state.particles),
         log_normaliser=evidence,
-        temperature=state.tempering_param,
+        temperature=jnp.asarray(state.tempering_param),
         rungs=count,
         acceptance=accepted,
         ancestors=jnp.sum(jnp.bincount(roots, length=n) > 0),

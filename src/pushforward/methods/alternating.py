@@ -17,10 +17,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pushforward import scores
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
 from pushforward.errors import UsageError
-from pushforward.methods.base import AbstractMethod, Adam, Clock, average, fill_in
+from pushforward.methods.base import (
+    AbstractMethod,
+    Adam,
+    AutoFloat,
+    AutoInt,
+    Clock,
+    average,
+    fill_in,
+)
 from pushforward.networks import AbstractNetwork, ResidualMap, ScoreMLP
 from pushforward.sampler import Sampler
-from pushforward.targets.base import AbstractTarget
+from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
 from pushforward.targets.coordinates import Whitened, Whitening
 from pushforward.whitening import Look, look
 
@@ -42,9 +50,9 @@ class AlternatingState(eqx.Module):
 class AbstractAlternating(AbstractMethod):
     """Score network and sampler in turns; an objective completes it."""
 
-    width: eqx.AbstractVar[int | None]
+    width: eqx.AbstractVar[AutoInt]
     depth: eqx.AbstractVar[int]
-    noise_scale: eqx.AbstractVar[float | None]
+    noise_scale: eqx.AbstractVar[AutoFloat]
     score_steps: eqx.AbstractVar[int]
     score_warmup: eqx.AbstractVar[int]
     learning_rate: eqx.AbstractVar[float]
@@ -146,7 +154,7 @@ class AbstractAlternating(AbstractMethod):
         )
 
     def _noise_levels(self, key: PRNGKeyArray, target: AbstractTarget):
-        if not target.is_noise_conditional:
+        if not isinstance(target, NoiseConditionalTarget):
             return jnp.full(self.batch_size, self.noise_scale, NETWORK_DTYPE)
         low, high = map(jnp.log, map(jnp.float32, target.sigma_range))
         draw = jax.random.uniform(key, (self.batch_size,), NETWORK_DTYPE)

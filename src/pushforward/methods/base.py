@@ -2,8 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +13,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pushforward._precision import NETWORK_DTYPE
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
+
+# A number or a name, or None for "choose for me". `resolve` leaves no None, so to the
+# type checker they are what they will be.
+AUTO: Any = None
+if TYPE_CHECKING:
+    AutoInt: TypeAlias = int
+    AutoFloat: TypeAlias = float
+    AutoStr: TypeAlias = str
+else:
+    AutoInt, AutoFloat, AutoStr = int | None, float | None, str | None
 
 # A flat mapping of scalars: what the progress bar shows and metrics.jsonl holds.
 Info = dict[str, Float[Array, ""]]
@@ -27,8 +36,8 @@ class AbstractMethod(eqx.Module):
     does so from the dimension and the device, once.
     """
 
-    steps: eqx.AbstractVar[int | None]
-    batch_size: eqx.AbstractVar[int | None]
+    steps: eqx.AbstractVar[AutoInt]
+    batch_size: eqx.AbstractVar[AutoInt]
 
     @abc.abstractmethod
     def resolve(self, target: AbstractTarget, platform: str) -> "AbstractMethod":
@@ -109,7 +118,7 @@ def extend(state: State, steps: int) -> State:
 class Adam(NamedTuple):
     """Adam with gradient clipping, its learning rate given at every step.
 
-    The rate is an argument, so that a longer or shorter run compiles to the same program.
+    The rate is an argument, so that runs of any length compile to the same program.
     """
 
     learning_rate: float
@@ -142,17 +151,20 @@ class Adam(NamedTuple):
 def average(old: Any, new: Any, clock: Clock, decay: float = 0.999) -> Any:
     """An exponential moving average of weights, with a shorter memory at the start."""
     step = clock.step.astype(NETWORK_DTYPE)
-    decay = jnp.minimum(decay, (1 + step) / (10 + step))
+    kept = jnp.minimum(decay, (1 + step) / (10 + step))
     # Every leaf of a network is a weight in the networks' precision.
-    return jax.tree.map(lambda a, b: decay * a + (1 - decay) * b, old, new)
+    return jax.tree.map(lambda a, b: kept * a + (1 - kept) * b, old, new)
 
 
-def replace(method: AbstractMethod, **changes: Any) -> AbstractMethod:
+Method = TypeVar("Method", bound=AbstractMethod)
+
+
+def replace(method: Method, **changes: Any) -> Method:
     """A copy with some fields replaced."""
     return dataclasses.replace(method, **changes)
 
 
-def fill_in(method: AbstractMethod, defaults: dict[str, Any | Callable[[], Any]]):
+def fill_in(method: Method, defaults: dict[str, Any]) -> Method:
     """A copy whose None fields are taken from `defaults`."""
     missing = {k: v for k, v in defaults.items() if getattr(method, k) is None}
     return replace(method, **missing)

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from pushforward.errors import UsageError
 from pushforward.methods.alternating import AbstractAlternating, Field
+from pushforward.methods.base import AUTO, AutoFloat, AutoInt
 from pushforward.scores import Estimator, divergence
 
 Form = Literal["denoising", "simplified", "divergence"]
@@ -19,14 +20,14 @@ class DFT(AbstractAlternating):
     score-identity distillation `w1 / w2 = 2 (1 - alpha)`.
     """
 
-    steps: int | None = None
-    batch_size: int | None = None
+    steps: AutoInt = AUTO
+    batch_size: AutoInt = AUTO
     w1: float = 1.0
     w2: float = 1.0
     form: Form = "denoising"
-    width: int | None = None
+    width: AutoInt = AUTO
     depth: int = 3
-    noise_scale: float | None = None
+    noise_scale: AutoFloat = AUTO
     score_steps: int = 4
     score_warmup: int = 500
     learning_rate: float = 5e-4

@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from pushforward._precision import NETWORK_DTYPE, widen
-from pushforward.methods.base import AbstractMethod, Adam, Clock, average, fill_in
+from pushforward.methods.base import (
+    AUTO,
+    AbstractMethod,
+    Adam,
+    AutoInt,
+    Clock,
+    average,
+    fill_in,
+)
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
@@ -29,8 +37,8 @@ class GaussianState(eqx.Module):
 class Gaussian(AbstractMethod):
     """A full-rank Gaussian variational fit."""
 
-    steps: int | None = None
-    batch_size: int | None = None
+    steps: AutoInt = AUTO
+    batch_size: AutoInt = AUTO
     learning_rate: float = 1e-2
     particles: int = 2048
 

@@ -5,17 +5,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pushforward.methods.alternating import AbstractAlternating, Field
+from pushforward.methods.base import AUTO, AutoFloat, AutoInt
 from pushforward.scores import Estimator
 
 
 class KL(AbstractAlternating):
     """Minimises the KL divergence from the noisy sampler to the target."""
 
-    steps: int | None = None
-    batch_size: int | None = None
-    width: int | None = None
+    steps: AutoInt = AUTO
+    batch_size: AutoInt = AUTO
+    width: AutoInt = AUTO
     depth: int = 3
-    noise_scale: float | None = None
+    noise_scale: AutoFloat = AUTO
     score_steps: int = 4
     score_warmup: int = 500
     learning_rate: float = 5e-4

@@ -9,6 +9,8 @@
    standard errors. The decision is recorded in the history.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,14 @@ from jaxtyping import Array, Bool, Float
 
 from pushforward.diagnostics.ksd import stein_kernel
 from pushforward.methods.alternating import AlternatingState
-from pushforward.methods.base import AbstractMethod, fill_in, replace
+from pushforward.methods.base import (
+    AUTO,
+    AbstractMethod,
+    AutoInt,
+    AutoStr,
+    fill_in,
+    replace,
+)
 from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
 from pushforward.methods.transport import Transport, fit_mixture
@@ -31,10 +40,10 @@ EXACT_ENTROPY_DIM = 32
 class Recipe(AbstractMethod):
     """Whiten, KL, then DFT where fresh draws say it is better."""
 
-    steps: int | None = None
-    batch_size: int | None = None
-    width: int | None = None
-    first: str | None = None
+    steps: AutoInt = AUTO
+    batch_size: AutoInt = AUTO
+    width: AutoInt = AUTO
+    first: AutoStr = AUTO
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Recipe":
         plain = not target.is_noise_conditional
@@ -68,8 +77,8 @@ class Recipe(AbstractMethod):
             score_warmup=polish // 2,
         )
         # The number of steps is not part of what is compiled.
-        polished = Polish(replace(first, steps=None), trial, steps=polish)
-        return first, polished, Choose(replace(polished, steps=None))
+        polished = Polish(before=replace(first, steps=None), trial=trial, steps=polish)
+        return first, polished, Choose(before=replace(polished, steps=None))
 
     def init(self, key, target, steps, previous=None):
         return self.stages()[0].init(key, target, steps)
@@ -96,8 +105,8 @@ class Polish(AbstractMethod):
 
     before: AbstractMethod
     trial: DFT
-    steps: int | None = None
-    batch_size: int | None = None
+    steps: AutoInt = AUTO
+    batch_size: AutoInt = AUTO
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Polish":
         trial = replace(self.trial.resolve(target, platform), steps=None)
@@ -119,7 +128,7 @@ class Polish(AbstractMethod):
         # Not yet chosen: the safe one.
         return state.kept
 
-    def candidates(self, target, state: PolishState) -> tuple[Sampler, Sampler, Look]:
+    def candidates(self, target, state: Any) -> tuple[Sampler, Sampler, Look]:
         """The kept sampler, the trained one, and the look they share."""
         return state.kept, self.trial.sampler(target, state.trial), state.trial.look
 
@@ -137,8 +146,8 @@ class Choose(AbstractMethod):
     """Decides between two samplers on fresh draws used for nothing else."""
 
     before: Polish
-    steps: int | None = 1
-    batch_size: int | None = 1024
+    steps: AutoInt = 1
+    batch_size: AutoInt = 1024
     sets: int = 16
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Choose":

@@ -16,7 +16,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
-from pushforward.methods.base import AbstractMethod, Adam, Clock, average, fill_in
+from pushforward.methods.base import (
+    AUTO,
+    AbstractMethod,
+    Adam,
+    AutoInt,
+    Clock,
+    average,
+    fill_in,
+)
 from pushforward.networks import MixtureMap
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
@@ -36,11 +44,11 @@ class TransportState(eqx.Module):
 class Transport(AbstractMethod):
     """Reverse KL on a mixture map, with the exact entropy."""
 
-    steps: int | None = None
-    batch_size: int | None = None
-    width: int | None = None
+    steps: AutoInt = AUTO
+    batch_size: AutoInt = AUTO
+    width: AutoInt = AUTO
     depth: int = 3
-    components: int | None = None
+    components: AutoInt = AUTO
     learning_rate: float = 2e-3
     particles: int = 2048
 

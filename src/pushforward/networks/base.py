@@ -47,7 +47,7 @@ def build(description: Any, key: PRNGKeyArray | None = None):
     arguments = dict(description) if isinstance(description, dict) else {}
     kind = arguments.pop("kind", None)
     networks = importlib.import_module("pushforward.networks")
-    cls = getattr(networks, str(kind), None)
+    cls: Any = getattr(networks, str(kind), None)
     if not (inspect.isclass(cls) and issubclass(cls, AbstractNetwork)):
         raise FileError(
             f"The file holds a network of the kind {kind!r}, which this version of "

@@ -82,7 +82,7 @@ def _redraw(key: PRNGKeyArray, layers: list[eqx.nn.Linear]) -> list[eqx.nn.Linea
     leaves, treedef = jax.tree.flatten(layers)
     ends = list(itertools.accumulate(leaf.size for leaf in leaves))
     flat = jax.random.uniform(key, (ends[-1],), NETWORK_DTYPE, -1.0, 1.0)
-    bounds = [layer.in_features**-0.5 for layer in layers for _ in range(2)]
+    bounds = [float(layer.in_features) ** -0.5 for layer in layers for _ in range(2)]
     values = [
         bound * flat[end - leaf.size : end].reshape(leaf.shape)
         for leaf, end, bound in zip(leaves, ends, bounds, strict=True)

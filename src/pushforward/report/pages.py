@@ -75,12 +75,12 @@ def default_fit(result: dict[str, Any]) -> str:
     seed = result["records"][0]["seed"]
     return f"""## Default `fit`, no option, seed {seed}, on {result["device"]}
 
-`benchmarks/default_fit.py`; {_where(result)}. Last iterate, {result["sets"]} fresh sets
-of {result["draws"]} draws; beside them {result["exact_sets"]} sets of exact draws of the
-same run. Sliced W2 is in units of the target's standard deviations, as a ratio to exact
-draws against exact draws. "At the floor": the mean lies inside the one-sided 99 %
-interval of exact draws' means, Bonferroni over nine targets. Seconds include
-compilation. Where the bound on the U-statistic is large (funnels, whose score has heavy
+`benchmarks/default_fit.py`; {_where(result)}. Last iterate,
+{result["sets"]} fresh sets of {result["draws"]} draws; beside them
+{result["exact_sets"]} sets of exact draws of the same run. Sliced W2 is in units of the
+target's standard deviations, as a ratio to exact draws against exact draws. "At the
+floor": the mean lies inside the one-sided 99 % interval of exact draws' means,
+Bonferroni over nine targets. Seconds include compilation. Where the bound on the U-statistic is large (funnels, whose score has heavy
 tails), KSD says little, and it never sees modes: the sliced W2 and the weights do.
 
 {_table(header, rows)}

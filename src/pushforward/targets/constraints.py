@@ -98,7 +98,7 @@ class Constraint:
         inside = (match.group(2) or "").strip()
         words = inside.split(",") if inside else []
         try:
-            arguments = tuple(float(w) for w in words)
+            arguments: tuple[float, ...] = tuple(float(w) for w in words)
         except ValueError:
             arguments = (math.nan,)
         wanted = KINDS[kind].arguments

@@ -83,6 +83,9 @@ class Whitened(AbstractTarget):
     target: AbstractTarget
     whitening: Whitening
 
+    def __init__(self, target: AbstractTarget, whitening: Whitening):
+        self.target, self.whitening = target, whitening
+
     @property
     def structure(self) -> Structure:
         """A bare vector: whitened coordinates have no names."""

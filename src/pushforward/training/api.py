@@ -70,8 +70,8 @@ def fit(
         steps: replaces the method's number of steps.
         batch_size: replaces the method's batch size.
         out: a directory for the run, which makes it resumable.
-        resume: go on with the run in `out` (or start it, where there is none yet). Only a
-            larger number of steps may differ.
+        resume: go on with the run in `out` (or start it, where there is none yet). Only
+            a larger number of steps may differ.
         progress: show a progress bar (plain lines without a terminal).
         throw: raise if training breaks down; otherwise return what was reached.
         spec: where the target comes from, remembered in the config.
@@ -88,8 +88,8 @@ def fit(
         )
     if directory is not None and directory.exists() and not resume:
         raise FileError(
-            f"{directory.path} already holds a run; pass resume=True (--resume) to go on "
-            "with it, or choose another directory."
+            f"{directory.path} already holds a run; pass resume=True (--resume) to go "
+            "on with it, or choose another directory."
         )
     require(jax.random.fold_in(key, _EXAMINE), target)
     marks = fingerprint(target)
@@ -162,8 +162,8 @@ def _method(method, steps, batch_size) -> AbstractMethod:
     method = Recipe() if method is None else method
     if not isinstance(method, AbstractMethod):
         raise UsageError(
-            "method must be one of pushforward.methods, such as methods.DFT(), and it is "
-            f"a {type(method).__name__}."
+            "method must be one of pushforward.methods, such as methods.DFT(), and it "
+            f"is a {type(method).__name__}."
         )
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value is None:

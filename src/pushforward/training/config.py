@@ -71,8 +71,8 @@ def reconcile(
     steps = asked.pop("steps")
     if old["kind"] != asked["kind"]:
         raise FileError(
-            f"This run was started with the method {old['kind']!r} and cannot go on with "
-            f"{asked['kind']!r}; choose another directory."
+            f"This run was started with the method {old['kind']!r} and cannot go on "
+            f"with {asked['kind']!r}; choose another directory."
         )
     for name, value in asked.items():
         if value is not None and old.get(name) != value:

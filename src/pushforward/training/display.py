@@ -1,4 +1,4 @@
-"""What a person sees during a run: a progress bar, or plain lines without a terminal."""
+"""What a person sees during a run: a progress bar, or lines without a terminal."""
 
 import time
 from collections.abc import Mapping
@@ -120,8 +120,8 @@ class Lines:
         rate = self._clock.rate(done)
         left = (self._total - done) / max(rate, 1e-9)
         self.say(
-            f"{self._name} {done}/{self._total}, {rate:.0f} steps/s, {left:.0f} s left, "
-            f"{_numbers(metrics)}"
+            f"{self._name} {done}/{self._total}, {rate:.0f} steps/s, {left:.0f} s left"
+            f", {_numbers(metrics)}"
         )
 
     def close(self) -> None:

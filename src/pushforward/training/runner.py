@@ -245,8 +245,8 @@ class _Run:
             worst = int(np.argmax(bad.mean(0)))
             if bad[:, worst].any():
                 where = (
-                    f"the score in coordinate {self.target.names[worst]!r} is not finite "
-                    f"at {bad[:, worst].mean():.1%} of the draws"
+                    f"the score in coordinate {self.target.names[worst]!r} is not "
+                    f"finite at {bad[:, worst].mean():.1%} of the draws"
                 )
         return (
             f"Training stopped after {made} steps: the last {PATIENCE} were not finite "
