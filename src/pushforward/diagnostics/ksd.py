@@ -203,7 +203,7 @@ def quadratic_forms(
         i, j = ij
         return total + 2 * form(weights(i), tile(i, j), weights(j)), None
 
-    total = jnp.zeros_like(weights(0)[0])
+    total = jnp.zeros_like(weights(jnp.asarray(0))[0])
     total, _ = lax.scan(on_diagonal, total, jnp.arange(blocks))
     pairs = tuple(jnp.asarray(side) for side in np.triu_indices(blocks, 1))
     total, _ = lax.scan(above_diagonal, total, pairs)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 from scipy.stats import binom, fisher_exact
 
 # Neighbours that make the density estimate and the graph. With fewer, chance gaps in a
@@ -188,7 +188,7 @@ def find_modes(reference: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Mod
     position = np.argsort(falling)
     # The mean of the draws around the highest one, which itself is high by chance.
     around = min(_NEIGHBOURS, len(points))
-    _, near = cKDTree(points).query(points[peaks[falling]], k=[*range(1, around + 1)])
+    _, near = KDTree(points).query(points[peaks[falling]], k=[*range(1, around + 1)])
     return Modes(
         centres=distinct[near].mean(axis=1),
         labels=position[labels],
@@ -265,7 +265,7 @@ def local_metric(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
     )
     for _ in range(3):
         points = draws @ metric
-        _, neighbours = cKDTree(points).query(points, k=min(2, len(points)))
+        _, neighbours = KDTree(points).query(points, k=min(2, len(points)))
         steps = points - points[neighbours.reshape(len(points), -1)[:, -1]]
         lengths = np.linalg.norm(steps, axis=1, keepdims=True)
         steps = steps / np.where(lengths == 0, 1, lengths)
@@ -285,7 +285,7 @@ def _climb(points):
     n = len(points)
     if n <= _NEIGHBOURS:
         return np.zeros(n, int)
-    tree = cKDTree(points)
+    tree = KDTree(points)
     # The nearest neighbour of a point is itself.
     distances, neighbours = tree.query(points, k=_NEIGHBOURS + 1, workers=-1)
     order = np.argsort(distances[:, -1], kind="stable")
@@ -349,7 +349,7 @@ def _nearest(points, i, candidates):
 
 
 def _nearest_labels(points, labels, draws):
-    return labels[cKDTree(points).query(draws, workers=-1)[1]]
+    return labels[KDTree(points).query(draws, workers=-1)[1]]
 
 
 def _thin(draws, count):

@@ -53,9 +53,10 @@ def build(description: Any, key: PRNGKeyArray | None = None):
             f"The file holds a network of the kind {kind!r}, which this version of "
             "pushforward does not have; update pushforward or save the sampler again."
         )
+    make: Any = cls
     try:
         if key is not None:
-            return cls(**arguments, key=key)
+            return make(**arguments, key=key)
         return eqx.filter_eval_shape(
             lambda key: cls(**arguments, key=key), jax.random.key(0)
         )

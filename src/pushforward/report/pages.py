@@ -80,8 +80,9 @@ def default_fit(result: dict[str, Any]) -> str:
 {result["exact_sets"]} sets of exact draws of the same run. Sliced W2 is in units of the
 target's standard deviations, as a ratio to exact draws against exact draws. "At the
 floor": the mean lies inside the one-sided 99 % interval of exact draws' means,
-Bonferroni over nine targets. Seconds include compilation. Where the bound on the U-statistic is large (funnels, whose score has heavy
-tails), KSD says little, and it never sees modes: the sliced W2 and the weights do.
+Bonferroni over nine targets. Seconds include compilation. Where the bound on the
+U-statistic is large (funnels, whose score has heavy tails), KSD says little, and it
+never sees modes: the sliced W2 and the weights do.
 
 {_table(header, rows)}
 """

@@ -103,7 +103,7 @@ class Constraint:
             arguments = (math.nan,)
         wanted = KINDS[kind].arguments
         fine = len(arguments) == wanted and all(map(math.isfinite, arguments))
-        if not fine or (wanted == 2 and arguments[0] >= arguments[1]):
+        if not fine or (wanted == 2 and arguments[0] >= arguments[-1]):
             shape = {0: kind, 1: f"{kind}(bound)", 2: f"{kind}(lower, upper)"}[wanted]
             raise UsageError(f"The constraint {text!r} on {where} must read {shape}.")
         return Constraint(kind, arguments)
