@@ -1,6 +1,7 @@
 """Modes: finding them in a reference sample, and weighing them in draws."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -188,7 +189,8 @@ def find_modes(reference: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Mod
     position = np.argsort(falling)
     # The mean of the draws around the highest one, which itself is high by chance.
     around = min(_NEIGHBOURS, len(points))
-    _, near = KDTree(points).query(points[peaks[falling]], k=[*range(1, around + 1)])
+    nearest: Any = KDTree(points)
+    _, near = nearest.query(points[peaks[falling]], k=[*range(1, around + 1)])
     return Modes(
         centres=distinct[near].mean(axis=1),
         labels=position[labels],
@@ -285,7 +287,7 @@ def _climb(points):
     n = len(points)
     if n <= _NEIGHBOURS:
         return np.zeros(n, int)
-    tree = KDTree(points)
+    tree: Any = KDTree(points)
     # The nearest neighbour of a point is itself.
     distances, neighbours = tree.query(points, k=_NEIGHBOURS + 1, workers=-1)
     order = np.argsort(distances[:, -1], kind="stable")

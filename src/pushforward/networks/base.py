@@ -58,7 +58,7 @@ def build(description: Any, key: PRNGKeyArray | None = None):
         if key is not None:
             return make(**arguments, key=key)
         return eqx.filter_eval_shape(
-            lambda key: cls(**arguments, key=key), jax.random.key(0)
+            lambda key: make(**arguments, key=key), jax.random.key(0)
         )
     except (TypeError, ValueError, ArithmeticError) as error:
         raise FileError(
