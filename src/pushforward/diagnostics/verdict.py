@@ -176,7 +176,7 @@ def _findings(trials: list[Trial], *, trusted: bool) -> tuple[Finding, ...]:
         ok = trial.ok
         if trial.p_value is not None:
             # A p-value that is no number rejects.
-            ok = trial.p_value > threshold
+            ok = bool(trial.p_value > threshold)
         sentence = trial.found if ok is False else trial.usual
         if trial.needs_reference and not trusted:
             ok = None
@@ -186,7 +186,7 @@ def _findings(trials: list[Trial], *, trusted: bool) -> tuple[Finding, ...]:
                 sentence=sentence,
                 statistic=trial.statistic,
                 reference=trial.reference,
-                p_value=trial.p_value,
+                p_value=None if trial.p_value is None else float(trial.p_value),
                 threshold=None if trial.p_value is None else threshold,
                 ok=ok,
             )
