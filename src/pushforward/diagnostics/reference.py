@@ -21,8 +21,8 @@ from pushforward.targets.coordinates import Whitened, Whitening
 # Particles of each of the two runs.
 PARTICLES = 4096
 
-# Exact draws made for each draw that is judged.
-_EXACT_FACTOR = 4
+# Reference draws used for each draw that is judged, where there are as many.
+_FACTOR = 4
 
 # Evaluations of one particle in a run and the stirring after it, roughly; times the
 # particles and the data this is what a reference made here may cost.
@@ -35,7 +35,7 @@ _MAX_TERMS = 1e10
 _LEAST_INFLATION = 3.0
 
 # Worth fewer independent draws than this, a reference settles nothing.
-_LEAST_EFFECTIVE = 500
+_LEAST_EFFECTIVE = 500.0
 
 # Below this chance of being sound a reference is not trusted.
 DOUBT = 5e-4
@@ -59,6 +59,7 @@ class Reference:
 
     Attributes:
         draws: The draws, in unconstrained coordinates and random order.
+        energies: Their log densities; None where the target has no density.
         sentence: What they are.
         effective: How many independent draws they are worth.
         modes: Their modes, or those that the target names.
@@ -68,6 +69,7 @@ class Reference:
     """
 
     draws: Float[np.ndarray, "m d"]
+    energies: Float[np.ndarray, " m"] | None
     sentence: str
     effective: float
     modes: Modes | GivenModes
@@ -101,9 +103,9 @@ def make_reference(
     host_key, key = jax.random.split(key)
     rng = generator(host_key)
     if given is not None:
-        return _given(rng, target, given)
+        return _given(rng, target, given, _FACTOR * n)
     if target.exact is not None:
-        draws = np.asarray(target.sample_flat(key, _EXACT_FACTOR * n), np.float64)
+        draws = np.asarray(target.sample_flat(key, _FACTOR * n), np.float64)
         finite = np.isfinite(draws).all(axis=1)
         if not finite.all():
             return f"{np.sum(~finite)} of {len(draws)} exact draws are not finite"
@@ -121,7 +123,7 @@ def make_reference(
     return _by_smc(key, rng, target, n)
 
 
-def _given(rng, target, given):
+def _given(rng, target, given, most):
     draws = np.asarray(target.structure.flatten_draws(given), np.float64)
     finite = np.isfinite(draws).all(axis=1)
     if not finite.all():
@@ -133,23 +135,48 @@ def _given(rng, target, given):
         raise UsageError(
             f"The reference has {len(draws)} draws; a comparison needs at least 200."
         )
-    draws = rng.permutation(draws)
-    return _plain(target, draws, f"the {len(draws):,} draws you gave")
+    sentence = f"the {len(draws):,} draws you gave"
+    if len(draws) > most:
+        sentence = f"{most:,} of {sentence}"
+    return _plain(target, rng.permutation(draws)[:most], sentence)
 
 
 def _plain(target, draws, sentence):
+    values, complaints = None, []
+    if target.has_density:
+        values = energies.log_densities(target, draws)
+        finite = np.isfinite(values)
+        if not finite.all():
+            complaints.append(
+                f"{np.sum(~finite)} of its draws lie where the density is not finite"
+            )
+        if not finite.any():
+            return f"the density is not finite at any of {sentence}"
+        draws, values = draws[finite], values[finite]
     return Reference(
         draws=draws,
+        energies=values,
         sentence=sentence,
         effective=float(len(draws)),
-        modes=_modes(target, draws),
+        modes=_modes(target, draws, values),
         frame=Frame.of(draws),
+        complaints=tuple(complaints),
     )
 
 
-def _modes(target, draws):
+def _modes(target, draws, values):
     known = getattr(target, "modes", None)
-    return find_modes(draws) if known is None else GivenModes(np.asarray(known, float))
+    if known is not None:
+        return GivenModes(np.asarray(known, np.float64))
+    modes = find_modes(draws)
+    if values is None:
+        return modes
+    # A better centre than where draws happen to lie close: the most likely of them.
+    best = [
+        np.argmax(np.where(modes.labels == k, values, -np.inf))
+        for k in range(len(modes.centres))
+    ]
+    return eqx.tree_at(lambda m: m.centres, modes, draws[best])
 
 
 def _by_smc(key, rng, target, n):
@@ -182,13 +209,15 @@ def _by_smc(key, rng, target, n):
     complaints = [*_unfinished(runs)]
     if lost:
         complaints.append(f"{lost} particles lie where the density is not finite")
-    pooled = np.concatenate([draws for draws, _ in after])
-    modes, frame = _modes(target, pooled), Frame.of(pooled)
+    pooled, values = (np.concatenate(part) for part in zip(*after, strict=True))
+    modes, frame = _modes(target, pooled, values), Frame.of(pooled)
     complaints += _moving(target, frame, before, after)
     inflation, worst = _disagreement(target, modes, after)
     effective = len(pooled) / max(inflation, _LEAST_INFLATION)
+    order = rng.permutation(len(pooled))
     reference = Reference(
-        draws=rng.permutation(pooled),
+        draws=pooled[order],
+        energies=values[order],
         sentence=sentence,
         effective=max(effective, _LEAST_EFFECTIVE),
         modes=modes,

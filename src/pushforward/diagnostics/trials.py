@@ -142,16 +142,14 @@ def run_trials(
         doubts += doubt
     if reference is None or near is None or far is None:
         return trials, doubts
-    values = None
-    if sample.energies is not None:
-        values = energies.log_densities(target, reference.draws)
-        values = values[np.isfinite(values)]
+    values = reference.energies
+    if values is not None:
         trials.append(_mean_energy(sample.energies, values, reference))
     trials.append(_mode_weights(sample.draws, reference))
     trials.append(_sliced(rng, sample.draws, near, far.draws, reference))
     trials.append(_mmd(mmd_key, sample.draws, near, far.draws, reference))
     trials.append(_marginals(target, sample, values, far, reference))
-    if reference.made_here and values is not None and sample.energies is not None:
+    if reference.made_here:
         doubts += _unseen(sample.draws, sample.energies, values, reference)
     return trials, doubts
 

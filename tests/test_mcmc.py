@@ -1,0 +1,54 @@
+"""The classic samplers that the rest leans on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pushforward as pf
+from pushforward import mcmc
+from pushforward.errors import UsageError
+
+
+def test_refining_repairs_what_is_close():
+    """Draws that are too wide are moved by MALA towards the target."""
+    target = pf.targets.get("mog2")
+    wide = target.sample(jax.random.key(0), 2000)
+    wide = wide + 0.5 * jax.random.normal(jax.random.key(1), wide.shape)
+    energy = jax.jit(jax.vmap(target.log_density))
+    exact = energy(target.sample(jax.random.key(2), 2000)).mean()
+    refined = pf.refine(jax.random.key(3), target, wide, steps=50)
+    gap = abs(float(energy(refined).mean() - exact))
+    # The sd of a log density of 2-d Gaussians is 1: 2000 draws give .02 each side.
+    assert gap < 0.1 < abs(float(energy(wide).mean() - exact))
+
+
+def test_refining_needs_a_density_and_a_count():
+    draws = jnp.zeros((10, 2))
+    with pytest.raises(UsageError, match="only a score"):
+        pf.refine(jax.random.key(0), pf.targets.get("funnel_coinsvgd"), draws, steps=5)
+    with pytest.raises(UsageError, match="not be negative"):
+        pf.refine(jax.random.key(0), pf.targets.get("mog2"), draws, steps=-1)
+
+
+def test_tempering_finds_both_modes_and_the_normaliser():
+    """mog2 is normalised: the two rounds end with log Z near 0 of the last one's base."""
+    target = pf.targets.get("mog2")
+    run = jax.jit(lambda key: mcmc.explore(key, target, particles=2000))(
+        jax.random.key(0)
+    )
+    assert float(run.temperature) == 1.0
+    share = float(jnp.mean(run.positions[:, 0] < 0))
+    # Resampled particles are worth fewer: five sd of 500 independent ones.
+    assert abs(share - 0.5) < 5 * 0.5 / 500**0.5
+    assert int(run.evaluations) > 0 and int(run.ancestors) > 10
+
+
+def test_nuts_has_the_moments_of_a_gaussian():
+    target = pf.Target(lambda x: -0.5 * jnp.sum((x - 2.0) ** 2), dim=2)
+    starts = jax.random.normal(jax.random.key(0), (4, 2))
+    run = mcmc.nuts(jax.random.key(1), target, starts, draws=500, warmup=200)
+    draws = np.asarray(run.positions).reshape(-1, 2)
+    # 2000 draws worth at least 400: five standard errors of .05.
+    np.testing.assert_allclose(draws.mean(axis=0), 2.0, atol=0.25)
+    assert int(run.leapfrogs) > 0 and int(run.divergences) == 0
