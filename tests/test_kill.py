@@ -18,9 +18,9 @@ import sys, jax, pushforward as pf
 from pushforward import methods
 tiny = dict(batch_size=32, width=8, depth=1, particles=64, score_steps=1)
 method = {
-    "dft": methods.DFT(steps=3000, score_warmup=20, **tiny),
-    "kl": methods.KL(steps=3000, score_warmup=20, **tiny),
-    "recipe": methods.Recipe(steps=3000, batch_size=32, width=8),
+    "dft": methods.DFT(steps=8000, score_warmup=20, **tiny),
+    "kl": methods.KL(steps=8000, score_warmup=20, **tiny),
+    "recipe": methods.Recipe(steps=8000, batch_size=32, width=8),
 }[sys.argv[1]]
 fit = pf.fit(
     jax.random.key(0), pf.targets.get("squiggle"), method, out=sys.argv[2],
@@ -66,7 +66,7 @@ def test_killed_runs_end_bit_identical(method, tmp_path):
                 not state.exists() or state.stat().st_mtime_ns == begun
             ):
                 time.sleep(0.01)
-            time.sleep(dice.uniform(0.0, 0.3))
+            time.sleep(dice.uniform(0.0, 0.25))
         assert child.poll() is None, "the run ended before it could be killed"
         child.kill()
         child.communicate()
