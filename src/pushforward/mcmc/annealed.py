@@ -1,0 +1,77 @@
+"""Annealed Langevin dynamics, for scores that know the noise level."""
+
+import blackjax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward.errors import UsageError
+from pushforward.targets.base import AbstractTarget
+
+
+class AnnealedResult(eqx.Module):
+    """Where the chains ended, and the number of scores that took."""
+
+    positions: Float[Array, "n d"]
+    evaluations: int = eqx.field(static=True)
+
+
+def annealed_langevin(
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    positions: Float[Array, "n d"],
+    sigmas: Float[Array, " steps"],
+    *,
+    step_ratio: float | Float[Array, ""],
+    denoise: bool = True,
+) -> AnnealedResult:
+    """One Langevin step at each noise level, from each of n points.
+
+    With the score s of the target blurred by N(0, sigma^2 I), a standard Gaussian z and
+    `a = step_ratio sigma^2`, a step is `x + a s(x) + sqrt(2 a) z`. The closing step
+    `x + sigma^2 s(x)` at the last level is the mean of the point that the noise of that
+    level was added to (Tweedie's formula).
+
+    Args:
+        key: random key.
+        target: a `NoiseConditionalTarget`.
+        positions: where the n chains start, usually Gaussian with the first sigma.
+        sigmas: the noise levels in the order of the steps, from large to small.
+        step_ratio: the step size as a multiple of sigma^2.
+        denoise: whether there is a closing step.
+    """
+    if not target.is_noise_conditional:
+        raise UsageError(
+            "annealed_langevin needs a score that knows the noise level, and a "
+            f"{type(target).__name__} does not: use a NoiseConditionalTarget."
+        )
+    if denoise and sigmas.shape[0] == 0:
+        raise UsageError(
+            "annealed_langevin denoises at the last of sigmas, and sigmas is empty."
+        )
+    ratio = jnp.asarray(step_ratio, positions.dtype)
+    levels = jnp.asarray(sigmas, positions.dtype)
+    ends = _walk(key, target, positions, levels, ratio, denoise=denoise)
+    return AnnealedResult(ends, positions.shape[0] * (levels.shape[0] + denoise))
+
+
+@eqx.filter_jit
+def _walk(key, target, positions, sigmas, ratio, *, denoise):
+    n, levels = positions.shape[0], sigmas.shape[0]
+    kernel = blackjax.sgld.build_kernel()
+
+    def score(x, sigma):
+        return target.score(x, sigma=sigma)
+
+    def step(x, at):
+        i, sigma = at
+        keys = jax.random.split(jax.random.fold_in(key, i), n)
+        move = jax.vmap(lambda k, x: kernel(k, x, score, sigma, ratio * sigma**2))
+        return move(keys, x), None
+
+    x, _ = jax.lax.scan(step, positions, (jnp.arange(levels), sigmas))
+    if denoise:
+        last = sigmas[-1]
+        x = x + last**2 * jax.vmap(lambda x: score(x, last))(x)
+    return x
