@@ -26,11 +26,12 @@ from pushforward.methods.base import (
     average,
     fill_in,
 )
-from pushforward.networks import AbstractNetwork, ResidualMap, ScoreMLP
+from pushforward.methods.common import Schedule, Shape, coordinates, new_map, pace
+from pushforward.networks import MLP, AbstractNetwork, ScoreMLP
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
-from pushforward.targets.coordinates import Whitened, Whitening
-from pushforward.whitening import Look, look
+from pushforward.targets.coordinates import Whitened
+from pushforward.whitening import Look
 
 Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 
@@ -40,7 +41,7 @@ class AlternatingState(eqx.Module):
 
     network: AbstractNetwork
     averaged: AbstractNetwork
-    score: ScoreMLP
+    score: ScoreMLP | MLP
     network_optimiser: tuple
     score_optimiser: tuple
     look: Look
@@ -52,11 +53,17 @@ class AbstractAlternating(AbstractMethod):
 
     width: eqx.AbstractVar[AutoInt]
     depth: eqx.AbstractVar[int]
+    shape: eqx.AbstractVar[Shape]
+    latent: eqx.AbstractVar[AutoInt]
+    activation: eqx.AbstractVar[str]
     noise_scale: eqx.AbstractVar[AutoFloat]
     score_steps: eqx.AbstractVar[int]
     score_warmup: eqx.AbstractVar[int]
     learning_rate: eqx.AbstractVar[float]
     score_learning_rate: eqx.AbstractVar[float]
+    momentum: eqx.AbstractVar[float]
+    schedule: eqx.AbstractVar[Schedule]
+    averaging: eqx.AbstractVar[float]
     estimator: eqx.AbstractVar[scores.Estimator]
     antithetic: eqx.AbstractVar[bool]
     whiten: eqx.AbstractVar[bool]
@@ -95,6 +102,10 @@ class AbstractAlternating(AbstractMethod):
             second: the same from an independent minibatch.
         """
 
+    @property
+    def evaluations(self) -> int:
+        return self.batch_size * (2 if self.antithetic else 1)
+
     def resolve(self, target: AbstractTarget, platform: str):
         fast = platform != "cpu"
         return fill_in(
@@ -103,6 +114,7 @@ class AbstractAlternating(AbstractMethod):
                 "steps": 15_000 if fast else 4_000,
                 "batch_size": 2048 if fast else 256,
                 "width": 256 if fast else 64,
+                "latent": target.dim + (self.shape == "mixture"),
                 "noise_scale": 0.05,
             },
         )
@@ -112,8 +124,8 @@ class AbstractAlternating(AbstractMethod):
 
     @property
     def _adam(self) -> Adam:
-        # A low first moment: the score network's error is not stationary.
-        return Adam(self.learning_rate, b1=0.5)
+        # A low momentum by default: the score network's error is not stationary.
+        return Adam(self.learning_rate, b1=self.momentum)
 
     @property
     def _score_adam(self) -> Adam:
@@ -125,24 +137,23 @@ class AbstractAlternating(AbstractMethod):
             # A later stage: the sampler and the coordinates of the one before.
             seen, network = previous.look, previous.averaged
         else:
-            seen = look(look_key, target, particles=self.particles)
-            if not self.whiten:
-                plain = Whitening.identity(target.dim)
-                seen = eqx.tree_at(lambda s: s.whitening, seen, plain)
+            seen = coordinates(
+                look_key, target, particles=self.particles, whiten=self.whiten
+            )
             # The noise adds sigma^2 to the variance: start at N(0, I) in all.
             noiseless = target.is_noise_conditional
-            scale = 1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5
-            network = ResidualMap(
-                target.dim, target.dim, self.width, self.depth, scale=scale,
+            network = new_map(
+                self.shape,
+                self.latent,
+                target.dim,
+                self.width,
+                self.depth,
+                self.activation,
+                scale=1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5,
+                particles=seen.particles,
                 key=network_key,
-            )  # fmt: skip
-        score = ScoreMLP(
-            target.dim,
-            self.width,
-            self.depth,
-            conditional=target.is_noise_conditional,
-            key=score_key,
-        )
+            )
+        score = self._new_score(target, score_key)
         return AlternatingState(
             network,
             network,
@@ -151,6 +162,19 @@ class AbstractAlternating(AbstractMethod):
             self._score_adam.init(score),
             seen,
             Clock.start(steps),
+        )
+
+    def _new_score(self, target: AbstractTarget, key: PRNGKeyArray):
+        if self.shape == "plain" and not target.is_noise_conditional:
+            dim = target.dim
+            return MLP(dim, dim, self.width, self.depth, self.activation, key=key)
+        return ScoreMLP(
+            target.dim,
+            self.width,
+            self.depth,
+            self.activation,
+            conditional=target.is_noise_conditional,
+            key=key,
         )
 
     def _noise_levels(self, key: PRNGKeyArray, target: AbstractTarget):
@@ -163,7 +187,7 @@ class AbstractAlternating(AbstractMethod):
     def step(self, key, target, state):
         view = state.look.view(target)
         score_key, network_key = jax.random.split(key)
-        factor = state.clock.warmup_cosine()
+        factor = pace(self.schedule, state.clock)
 
         def score_step(carry, key):
             model, optimiser = carry
@@ -199,7 +223,7 @@ class AbstractAlternating(AbstractMethod):
         )
         new = AlternatingState(
             network,
-            average(state.averaged, network, state.clock),
+            average(state.averaged, network, state.clock, self.averaging),
             score,
             network_optimiser,
             score_optimiser,
@@ -212,7 +236,7 @@ class AbstractAlternating(AbstractMethod):
         shape = (self.batch_size, network.in_size)
         return jax.random.normal(key, shape, NETWORK_DTYPE)
 
-    def _score_loss(self, model: ScoreMLP, network, target, key):
+    def _score_loss(self, model: ScoreMLP | MLP, network, target, key):
         z_key, level_key, noise_key = jax.random.split(key, 3)
         x0 = jax.lax.stop_gradient(jax.vmap(network)(self._latents(z_key, network)))
         levels = self._noise_levels(level_key, target)
@@ -225,10 +249,15 @@ class AbstractAlternating(AbstractMethod):
         return jnp.mean(jax.vmap(one)(x0, levels, keys))
 
     def _sampler_loss(self, network, score, view: Whitened, target, key):
+        """The surrogate `sum_i g_i . x_i`, `g_i` the objective's gradient at a point.
+
+        All of the objective's dependence on the sampler is through its draws.
+        """
         z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
         x0 = jax.vmap(network)(self._latents(z_key, network))
         levels = self._noise_levels(level_key, target)
         eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
+        frozen = jax.lax.stop_gradient(x0)
 
         def one(x0, eps, sigma, a_key, b_key):
             outer = sigma if target.is_noise_conditional else None
@@ -241,26 +270,28 @@ class AbstractAlternating(AbstractMethod):
 
             field = _at_level(score, sigma)
             signs = (1.0, -1.0) if self.antithetic else (1.0,)
-            losses = [
-                self.objective(
-                    x0 + sign * sigma * eps, -sign * eps / sigma, field, first, second
-                )
-                for sign in signs
+
+            def objective(x, sign):
+                conditional = -sign * eps / sigma
+                return self.objective(x, conditional, field, first, second)
+
+            gradients = [
+                jax.grad(objective)(x0 + sign * sigma * eps, sign) for sign in signs
             ]
-            x = jax.lax.stop_gradient(x0 + sigma * eps)
+            x = x0 + sigma * eps
             # Two minibatches here too: one would add its variance to the figure.
             gap = jnp.sum((first(x) - field(x)) * (second(x) - field(x)))
             # A noise level's gradients scale like 1/sigma: weigh them alike.
             weight = sigma**2 if target.is_noise_conditional else 1.0
-            return weight * sum(losses) / len(signs), gap
+            return weight * sum(gradients) / len(signs), gap
 
         if target.is_stochastic:
             keys = [jax.random.split(k, self.batch_size) for k in (a_key, b_key)]
-            losses, gaps = jax.vmap(one)(x0, eps, levels, *keys)
+            gradients, gaps = jax.vmap(one)(frozen, eps, levels, *keys)
         else:
             in_axes = (0, 0, 0, None, None)
-            losses, gaps = jax.vmap(one, in_axes)(x0, eps, levels, None, None)
-        return jnp.mean(losses), jnp.mean(gaps)
+            gradients, gaps = jax.vmap(one, in_axes)(frozen, eps, levels, None, None)
+        return jnp.mean(jnp.sum(gradients * x0, axis=1)), jnp.mean(gaps)
 
     def sampler(self, target, state) -> Sampler:
         # A plain target is fitted by g(z) + sigma eps; a smoothed one by g(z) itself.
@@ -269,7 +300,7 @@ class AbstractAlternating(AbstractMethod):
         return Sampler(state.averaged, state.look.whitening, scale, target.structure)
 
 
-def _at_level(model: ScoreMLP, sigma: Any) -> Field:
-    if model.conditional:
+def _at_level(model: ScoreMLP | MLP, sigma: Any) -> Field:
+    if isinstance(model, ScoreMLP) and model.conditional:
         return lambda x: model(x, sigma)
     return lambda x: model(x)

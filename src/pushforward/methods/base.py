@@ -39,6 +39,11 @@ class AbstractMethod(eqx.Module):
     steps: eqx.AbstractVar[AutoInt]
     batch_size: eqx.AbstractVar[AutoInt]
 
+    @property
+    @abc.abstractmethod
+    def evaluations(self) -> int:
+        """How often one step evaluates the target."""
+
     @abc.abstractmethod
     def resolve(self, target: AbstractTarget, platform: str) -> "AbstractMethod":
         """The same method with every None filled in."""
@@ -56,6 +61,8 @@ class AbstractMethod(eqx.Module):
         previous: State | None = None,
     ) -> State:
         """The state before the first step; pure and jit-able.
+
+        Its field `look` holds the first look at the target (`whitening.Look`).
 
         Args:
             key: random key.

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from pushforward.errors import UsageError
 from pushforward.methods.alternating import AbstractAlternating, Field
 from pushforward.methods.base import AUTO, AutoFloat, AutoInt
+from pushforward.methods.common import Schedule, Shape
 from pushforward.scores import Estimator, divergence
 
 Form = Literal["denoising", "simplified", "divergence"]
@@ -27,11 +28,17 @@ class DFT(AbstractAlternating):
     form: Form = "denoising"
     width: AutoInt = AUTO
     depth: int = 3
+    shape: Shape = "residual"
+    latent: AutoInt = AUTO
+    activation: str = "silu"
     noise_scale: AutoFloat = AUTO
     score_steps: int = 4
     score_warmup: int = 500
     learning_rate: float = 5e-4
     score_learning_rate: float = 1e-3
+    momentum: float = 0.5
+    schedule: Schedule = "cosine"
+    averaging: float = 0.999
     estimator: Estimator = "denoising"
     antithetic: bool = True
     whiten: bool = True

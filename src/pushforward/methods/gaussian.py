@@ -42,6 +42,10 @@ class Gaussian(AbstractMethod):
     learning_rate: float = 1e-2
     particles: int = 2048
 
+    @property
+    def evaluations(self) -> int:
+        return 2 * max(self.batch_size // 2, 1)
+
     def resolve(self, target: AbstractTarget, platform: str) -> "Gaussian":
         return fill_in(self, {"steps": 2000, "batch_size": 256})
 

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from pushforward.methods.alternating import AbstractAlternating, Field
 from pushforward.methods.base import AUTO, AutoFloat, AutoInt
+from pushforward.methods.common import Schedule, Shape
 from pushforward.scores import Estimator
 
 
@@ -16,11 +17,17 @@ class KL(AbstractAlternating):
     batch_size: AutoInt = AUTO
     width: AutoInt = AUTO
     depth: int = 3
+    shape: Shape = "residual"
+    latent: AutoInt = AUTO
+    activation: str = "silu"
     noise_scale: AutoFloat = AUTO
     score_steps: int = 4
     score_warmup: int = 500
     learning_rate: float = 5e-4
     score_learning_rate: float = 1e-3
+    momentum: float = 0.5
+    schedule: Schedule = "cosine"
+    averaging: float = 0.999
     estimator: Estimator = "denoising"
     antithetic: bool = True
     whiten: bool = True

@@ -26,9 +26,10 @@ from pushforward.methods.base import (
     fill_in,
     replace,
 )
+from pushforward.methods.common import fit_mixture
 from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
-from pushforward.methods.transport import Transport, fit_mixture
+from pushforward.methods.transport import Transport
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.whitening import Look
@@ -44,6 +45,10 @@ class Recipe(AbstractMethod):
     batch_size: AutoInt = AUTO
     width: AutoInt = AUTO
     first: AutoStr = AUTO
+
+    @property
+    def evaluations(self) -> int:
+        return self.stages()[0].evaluations
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Recipe":
         plain = not target.is_noise_conditional
@@ -99,6 +104,11 @@ class PolishState(eqx.Module):
     kept: Sampler
     trial: AlternatingState
 
+    @property
+    def look(self) -> Look:
+        """The first look, which both share."""
+        return self.trial.look
+
 
 class Polish(AbstractMethod):
     """DFT from where the first stage stopped, whose sampler is kept aside."""
@@ -107,6 +117,10 @@ class Polish(AbstractMethod):
     trial: DFT
     steps: AutoInt = AUTO
     batch_size: AutoInt = AUTO
+
+    @property
+    def evaluations(self) -> int:
+        return self.trial.evaluations
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Polish":
         trial = replace(self.trial.resolve(target, platform), steps=None)
@@ -149,6 +163,10 @@ class Choose(AbstractMethod):
     steps: AutoInt = 1
     batch_size: AutoInt = 1024
     sets: int = 16
+
+    @property
+    def evaluations(self) -> int:
+        return 2 * self.sets * self.batch_size
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Choose":
         return replace(self, before=self.before.resolve(target, platform))

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._precision import NETWORK_DTYPE, narrow, widen
+from pushforward._precision import NETWORK_DTYPE, widen
 from pushforward.methods.base import (
     AUTO,
     AbstractMethod,
@@ -25,6 +25,7 @@ from pushforward.methods.base import (
     average,
     fill_in,
 )
+from pushforward.methods.common import mixture_map
 from pushforward.networks import MixtureMap
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
@@ -52,6 +53,10 @@ class Transport(AbstractMethod):
     learning_rate: float = 2e-3
     particles: int = 2048
 
+    @property
+    def evaluations(self) -> int:
+        return self.components * max(self.batch_size // self.components, 1)
+
     def resolve(self, target: AbstractTarget, platform: str) -> "Transport":
         fast = platform != "cpu"
         small = target.dim <= 4
@@ -74,16 +79,12 @@ class Transport(AbstractMethod):
     def init(self, key, target, steps, previous=None) -> TransportState:
         look_key, mixture_key, network_key = jax.random.split(key, 3)
         seen = look(look_key, target, particles=self.particles)
-        network = MixtureMap(
-            target.dim + 1, self.width, self.depth, self.components, key=network_key
-        )
-        logits, means, factors = fit_mixture(
-            mixture_key, seen.particles, self.components
-        )
-        network = eqx.tree_at(
-            lambda m: (m.logits, m.means, m.factors),
-            network,
-            (narrow(logits), narrow(means), narrow(factors)),
+        network = mixture_map(
+            (mixture_key, network_key),
+            seen.particles,
+            self.width,
+            self.depth,
+            self.components,
         )
         state = self._adam.init(network)
         return TransportState(network, network, state, seen, Clock.start(steps))
@@ -164,47 +165,3 @@ def log_det_jacobian(map, b: Float[Array, " d"]) -> Float[Array, ""]:
         (p, q), (r, s) = jacobian
         return jnp.log(jnp.abs(p * s - q * r))
     return jnp.linalg.slogdet(jacobian)[1]
-
-
-def fit_mixture(
-    key: PRNGKeyArray, x: Float[Array, "n d"], components: int, *, sweeps: int = 50
-) -> tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]:
-    """A Gaussian mixture by EM, from a k-means++ start: logits, means, factors.
-
-    A weak prior (d + 1 pseudo-observations of variance .02) keeps every covariance
-    positive. No library in the core does this inside a compiled program.
-    """
-    n, dim = x.shape
-    eye = jnp.eye(dim, dtype=x.dtype)
-
-    def next_centre(carry, key):
-        distances = carry
-        chosen = x[jax.random.categorical(key, jnp.log(distances + 1e-12))]
-        new = jnp.minimum(distances, jnp.sum((x - chosen[None]) ** 2, axis=1))
-        return new, chosen
-
-    start = jnp.ones(n, x.dtype)
-    _, means = jax.lax.scan(next_centre, start, jax.random.split(key, components))
-    distances = jnp.sum((x[:, None] - means[None]) ** 2, axis=-1)
-    members = jax.nn.one_hot(jnp.argmin(distances, axis=1), components, dtype=x.dtype)
-
-    def maximise(members):
-        mass = jnp.sum(members, axis=0) + 1e-3
-        means = members.T @ x / mass[:, None]
-        second = jnp.einsum("nk,ni,nj->kij", members, x, x) / mass[:, None, None]
-        spread = second - means[:, :, None] * means[:, None, :]
-        share = (mass / (mass + dim + 1))[:, None, None]
-        covariances = share * spread + (0.02 * (1 - share) + 1e-4) * eye[None]
-        return jnp.log(mass / n), means, jnp.linalg.cholesky(covariances)
-
-    def sweep(_, mixture):
-        logits, means, factors = mixture
-        inverses = jnp.linalg.inv(factors)
-        # (n, k, d): the whitened distance of every point to every component.
-        offsets = jnp.einsum("kij,nkj->nki", inverses, x[:, None] - means[None])
-        diagonals = jnp.diagonal(factors, axis1=1, axis2=2)
-        log_dets = jnp.sum(jnp.log(diagonals), axis=1)
-        log_weights = (logits - log_dets)[None] - 0.5 * jnp.sum(offsets**2, axis=-1)
-        return maximise(jax.nn.softmax(log_weights, axis=1))
-
-    return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))

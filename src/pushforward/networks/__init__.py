@@ -5,6 +5,7 @@ again from that description (`build`): so a sampler file holds one without any c
 """
 
 from pushforward.networks.base import AbstractNetwork, build, describe
+from pushforward.networks.flow import FlowMap
 from pushforward.networks.mixture import MixtureMap
 from pushforward.networks.mlp import MLP, AffineMap, ResidualMap, ScoreMLP
 
@@ -12,6 +13,7 @@ __all__ = [
     "MLP",
     "AbstractNetwork",
     "AffineMap",
+    "FlowMap",
     "MixtureMap",
     "ResidualMap",
     "ScoreMLP",

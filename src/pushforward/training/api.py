@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pushforward.training import config as configs
 from pushforward.training.display import display
 from pushforward.training.history import History
 from pushforward.training.rundir import SAMPLER, RunDirectory
-from pushforward.training.runner import Outcome, run
+from pushforward.training.runner import Outcome, Watch, run
 
 # With this variable set, training is cut to this many steps: for documentation tests.
 QUICK, QUICK_STEPS = "PUSHFORWARD_QUICK", 60
@@ -35,6 +36,8 @@ class Fit:
         history: a table of what was measured during training.
         config: plain names and numbers that say exactly what was run.
         finished: whether all steps were made.
+        evaluations: how often the target was evaluated, the first look included.
+        seconds: how long training took, compilation included.
         interrupted: whether Ctrl-C ended it.
     """
 
@@ -43,6 +46,8 @@ class Fit:
     history: History
     config: dict[str, Any]
     finished: bool
+    evaluations: int
+    seconds: float
     interrupted: bool = False
 
 
@@ -59,6 +64,8 @@ def fit(
     throw: bool = True,
     spec: Any = None,
     checkpoint_seconds: float = 20.0,
+    watch: Watch | None = None,
+    watch_every: int = 1000,
 ) -> Fit:
     """Trains a sampler for `target`.
 
@@ -76,6 +83,9 @@ def fit(
         throw: raise if training breaks down; otherwise return what was reached.
         spec: where the target comes from, remembered in the config.
         checkpoint_seconds: how often the run is saved.
+        watch: called as `watch(step, sampler, target)` every `watch_every` steps with
+            the sampler as it is then; the named numbers it returns join the history.
+        watch_every: how often.
 
     Returns:
         A `Fit`, with the sampler, a status in words, the history and the config.
@@ -106,7 +116,13 @@ def fit(
     shown = display(progress)
     try:
         outcome = run(
-            key, target, method, directory, shown, checkpoint_seconds=checkpoint_seconds
+            key,
+            target,
+            method,
+            directory,
+            shown,
+            checkpoint_seconds=checkpoint_seconds,
+            **_watching(watch, watch_every),
         )
     finally:
         shown.close()
@@ -120,14 +136,20 @@ def fit(
 
 def fit_many(
     keys: Key[Array, "..."],
-    target: AbstractTarget,
+    target: AbstractTarget | Sequence[AbstractTarget],
     method: AbstractMethod | None = None,
     *,
     steps: int | None = None,
     batch_size: int | None = None,
     progress: bool = True,
+    watch: Watch | None = None,
+    watch_every: int = 1000,
 ) -> list[Fit]:
     """Trains one sampler per key, all in one program.
+
+    `target` is one target for all, or as many targets as there are keys, of one kind
+    and dimension: one model over many data sets, or different densities. `seconds` of
+    each `Fit` are those of all together. The other arguments are those of `fit`.
 
     A seed whose training goes non-finite is frozen where it stood and says so in its
     status; the others go on.
@@ -137,21 +159,45 @@ def fit_many(
             f"fit_many takes an array of keys, such as jax.random.split(key, 16), and "
             f"got the shape {keys.shape}."
         )
+    alone = isinstance(target, AbstractTarget)
+    targets = [target] * keys.shape[0] if alone else list(target)
+    if len(targets) != keys.shape[0]:
+        raise UsageError(
+            f"fit_many was given {keys.shape[0]} keys and {len(targets)} targets; give "
+            "one target, or one for each key."
+        )
     method = _method(method, steps, batch_size)
-    require(jax.random.fold_in(keys[0], _EXAMINE), target)
-    marks = fingerprint(target)
-    method = _resolve(method, target, quick=steps is None)
+    distinct = targets[:1] if alone else targets
+    for each in distinct:
+        require(jax.random.fold_in(keys[0], _EXAMINE), each)
+    marks = [fingerprint(each) for each in distinct]
+    method = _resolve(method, targets[0], quick=steps is None)
     shown = display(progress)
     try:
-        outcome = run(keys, target, method, None, shown)
+        outcome = run(
+            keys, target, method, None, shown, **_watching(watch, watch_every)
+        )
     finally:
         shown.close()
     fits = []
-    for i in range(keys.shape[0]):
+    for i, each in enumerate(targets):
         own = outcome.seed(i)
-        config = configs.describe(method, keys[i], target, marks, None)
+        sampler = dataclasses.replace(own.sampler, structure=each.structure)
+        own = dataclasses.replace(own, sampler=sampler)
+        mark = marks[0 if alone else i]
+        config = configs.describe(method, keys[i], each, mark, None)
         fits.append(_fit_of(own, config, None))
     return fits
+
+
+def _watching(watch: Watch | None, every: int) -> dict[str, Any]:
+    if watch is None:
+        return {}
+    if not isinstance(every, int | np.integer) or every < 1:
+        raise UsageError(
+            f"watch_every must be a whole number of at least 1, not {every!r}."
+        )
+    return {"watch": watch, "watch_every": int(every)}
 
 
 # Folded into the user's key for the examination, which must not share training's noise.
@@ -193,5 +239,7 @@ def _fit_of(outcome: Outcome, config: dict[str, Any], out: Any) -> Fit:
         history=History(outcome.rows),
         config=config,
         finished=outcome.finished,
+        evaluations=outcome.evaluations[0],
+        seconds=outcome.seconds,
         interrupted=outcome.interrupted,
     )

@@ -9,10 +9,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pushforward.methods.base import AbstractMethod
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.several import Several
 
 # A key for `init` that no step uses.
 _INIT = 2**32 - 1
@@ -23,7 +25,7 @@ class Progress(eqx.Module):
 
     state: Any
     step: Int[Array, ""]
-    # Sums of `info` since the last report, and over how many steps.
+    # Sums of `info` since the last report (`advance` clears them), over `count` steps.
     sums: dict[str, Float[Array, "..."]]
     count: Int[Array, ""]
     # Steps skipped because they were not finite: in all, and in a row.
@@ -36,26 +38,38 @@ def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
     return jax.random.fold_in(key, stage)
 
 
+def _lane(target: AbstractTarget | Several, own: Any) -> AbstractTarget:
+    return target.one(own) if isinstance(target, Several) else target
+
+
+def _own(target: AbstractTarget | Several) -> Any:
+    return target.own if isinstance(target, Several) else None
+
+
 @eqx.filter_jit
 def begin(
     method: AbstractMethod,
-    target: AbstractTarget,
+    target: AbstractTarget | Several,
     key: Key[Array, "..."],
     steps: Int[Array, ""],
     previous: Any,
 ) -> Progress:
-    """A stage before its first step; `key` is one key, or one per seed."""
+    """A stage before its first step.
 
-    def start(key, previous):
+    `key` is one key, or one per seed; then `target` may be one per seed too.
+    """
+
+    def start(key, previous, own):
+        chosen = _lane(target, own)
         init_key = jax.random.fold_in(key, _INIT)
-        state = method.init(init_key, target, steps, previous)
-        _, info = eqx.filter_eval_shape(method.step, key, target, state)
+        state = method.init(init_key, chosen, steps, previous)
+        _, info = eqx.filter_eval_shape(method.step, key, chosen, state)
         return state, {name: jnp.zeros((), jnp.float32) for name in info}
 
     if key.shape:
-        state, sums = jax.vmap(start)(key, previous)
+        state, sums = jax.vmap(start)(key, previous, _own(target))
     else:
-        state, sums = start(key, previous)
+        state, sums = start(key, previous, None)
     zero = jnp.zeros((), jnp.int32)
     zeros = jnp.zeros(key.shape, jnp.int32)
     return Progress(state, zero, sums, zero, zeros, zeros)
@@ -64,20 +78,22 @@ def begin(
 @eqx.filter_jit
 def advance(
     method: AbstractMethod,
-    target: AbstractTarget,
+    target: AbstractTarget | Several,
     key: Key[Array, "..."],
     progress: Progress,
-    stop: Int[Array, ""],
-    patience: Int[Array, ""],
+    stop: Int[Array | np.ndarray, ""],
+    patience: Int[Array | np.ndarray, ""],
+    clear: Bool[Array | np.ndarray, ""],
 ) -> Progress:
-    """Steps until `stop`.
+    """Steps until `stop`; `clear` starts the sums of `info` anew.
 
     A step that leaves a number that is not finite in the state is skipped and counted;
     a seed with `patience` such steps in a row is frozen.
     """
 
-    def guarded(key, state, sums, skipped, streak, i):
-        new, info = method.step(jax.random.fold_in(key, i), target, state)
+    def guarded(key, own, state, sums, skipped, streak, i):
+        step_key = jax.random.fold_in(key, i)
+        new, info = method.step(step_key, _lane(target, own), state)
         fine = all_finite(new)
         keep = fine & (streak < patience)
         state = jax.tree.map(lambda a, b: jnp.where(keep, b, a), state, new)
@@ -93,14 +109,20 @@ def advance(
 
     step = guarded
     if key.shape:
-        step = jax.vmap(guarded, in_axes=(0, 0, 0, 0, 0, None))
+        step = jax.vmap(guarded, in_axes=(0, 0, 0, 0, 0, 0, None))
 
     def body(p: Progress) -> Progress:
         state, sums, skipped, streak = step(
-            key, p.state, p.sums, p.skipped, p.streak, p.step
+            key, _own(target), p.state, p.sums, p.skipped, p.streak, p.step
         )
         return Progress(state, p.step + 1, sums, p.count + 1, skipped, streak)
 
+    # Cleared here and not on the host, where every operation is a call to the device.
+    sums, count = jax.tree.map(
+        lambda a: jnp.where(clear, jnp.zeros_like(a), a),
+        (progress.sums, progress.count),
+    )
+    progress = eqx.tree_at(lambda p: (p.sums, p.count), progress, (sums, count))
     return jax.lax.while_loop(lambda p: p.step < stop, body, progress)
 
 
@@ -119,15 +141,7 @@ def _inexact(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def report(progress: Progress) -> tuple[Progress, dict[str, Any]]:
-    """The means of `info` since the last report, and the progress with sums cleared."""
-    count = max(int(progress.count), 1)
-    means = {
-        name: jax.device_get(total) / count for name, total in progress.sums.items()
-    }
-    cleared = eqx.tree_at(
-        lambda p: (p.sums, p.count),
-        progress,
-        (jax.tree.map(jnp.zeros_like, progress.sums), jnp.zeros_like(progress.count)),
-    )
-    return cleared, means
+def means(progress: Progress) -> dict[str, Any]:
+    """The means of `info` since the last report, on the host."""
+    sums, count = jax.device_get((progress.sums, progress.count))
+    return {name: total / max(int(count), 1) for name, total in sums.items()}

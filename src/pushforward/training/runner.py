@@ -5,7 +5,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -19,8 +19,9 @@ from pushforward.methods import AbstractMethod
 from pushforward.methods.base import extend, replace
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.several import several
 from pushforward.training.display import Display
-from pushforward.training.loop import Progress, advance, begin, report, stage_key
+from pushforward.training.loop import Progress, advance, begin, means, stage_key
 from pushforward.training.rundir import RunDirectory
 
 # This many non-finite steps in a row end a run.
@@ -31,6 +32,11 @@ REPORTS = 100
 CHUNK_SECONDS = 0.5
 
 
+# What a user measures during training: from the step, the sampler as it is then, and
+# its target, to named numbers.
+Watch = Callable[[int, Sampler, AbstractTarget], Mapping[str, float]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
@@ -39,6 +45,9 @@ class Outcome:
     rows: list[dict[str, Any]]
     status: str
     finished: bool
+    # How often the target was evaluated, the first look included (for each seed).
+    evaluations: tuple[int, ...]
+    seconds: float
     interrupted: bool = False
     failure: str | None = None
     # For many seeds: how many steps in a row were not finite, for each.
@@ -51,38 +60,55 @@ class Outcome:
             {k: v[i] if isinstance(v, list) else v for k, v in row.items()}
             for row in self.rows
         ]
-        if self.streaks[i] < PATIENCE:
-            return dataclasses.replace(self, sampler=sampler, rows=rows)
-        status = "Training went non-finite; this seed was frozen where it stood."
-        return dataclasses.replace(
-            self, sampler=sampler, rows=rows, status=status, finished=False
+        own = dataclasses.replace(
+            self, sampler=sampler, rows=rows, evaluations=self.evaluations[i : i + 1]
         )
+        if self.streaks[i] < PATIENCE:
+            return own
+        status = "Training went non-finite; this seed was frozen where it stood."
+        return dataclasses.replace(own, status=status, finished=False)
 
 
 def run(
     key: Key[Array, "..."],
-    target: AbstractTarget,
+    targets: AbstractTarget | Sequence[AbstractTarget],
     method: AbstractMethod,
     directory: RunDirectory | None,
     shown: Display,
     *,
     checkpoint_seconds: float = 20.0,
+    watch: Watch | None = None,
+    watch_every: int | None = None,
 ) -> Outcome:
-    """Runs every stage of a method, from the start or from the directory's state."""
-    run = _Run(key, target, method, directory, shown, checkpoint_seconds)
+    """Runs every stage of a method, from the start or from the directory's state.
+
+    With many keys, `targets` may be as many targets.
+    """
+    run = _Run(key, targets, method, directory, shown, checkpoint_seconds)
+    run.watch, run.watch_every = watch, watch_every
     with _interruptions() as interrupted:
         return run.go(interrupted)
 
 
 class _Run:
-    def __init__(self, key, target, method, directory, shown, checkpoint_seconds):
-        self.key, self.target = key, target
+    def __init__(self, key, targets, method, directory, shown, checkpoint_seconds):
+        self.key = key
+        if isinstance(targets, AbstractTarget):
+            self.target = self.program_target = targets
+            self.targets = [targets] * (key.shape[0] if key.shape else 1)
+        else:
+            # Every seed has a target of its own.
+            self.targets = list(targets)
+            self.program_target = several(self.targets)
+            self.target = self.program_target.first
         platform = jax.default_backend()
-        self.stages = [s.resolve(target, platform) for s in method.stages()]
+        self.stages = [s.resolve(self.target, platform) for s in method.stages()]
         # The number of steps is no part of what is compiled.
         self.programs = [replace(s, steps=None) for s in self.stages]
         self.directory, self.shown = directory, shown
         self.checkpoint_seconds = checkpoint_seconds
+        self.watch: Watch | None = None
+        self.watch_every: int | None = None
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0
         self.total = sum(int(s.steps or 0) for s in self.stages)
@@ -95,7 +121,11 @@ class _Run:
     def _begin(self, stage: int, previous: Any) -> Progress:
         steps = jnp.asarray(self.stages[stage].steps, jnp.int32)
         return begin(
-            self.programs[stage], self.target, self._key(stage), steps, previous
+            self.programs[stage],
+            self.program_target,
+            self._key(stage),
+            steps,
+            previous,
         )
 
     def _restore(self) -> tuple[int, Progress | None]:
@@ -164,7 +194,7 @@ class _Run:
         key, steps = self._key(stage), int(method.steps or 0)
         name = type(method).__name__.lower()
         interval = max(steps // REPORTS, 1)
-        patience = jnp.asarray(PATIENCE, jnp.int32)
+        patience = np.asarray(PATIENCE, np.int32)
         step = int(progress.step)
         self.shown.stage(name, steps, step)
         chunk, saved = 1, time.monotonic()
@@ -172,29 +202,48 @@ class _Run:
             # Chunks end where a report is due, so that reports do not depend on speed.
             due = min((step // interval + 1) * interval, steps)
             stop = min(step + chunk, due)
+            if self.watch_every is not None:
+                stop = min(stop, (step // self.watch_every + 1) * self.watch_every)
             start = time.monotonic()
             progress = advance(
                 self.programs[stage],
-                self.target,
+                self.program_target,
                 key,
                 progress,
-                jnp.asarray(stop, jnp.int32),
+                np.asarray(stop, np.int32),
                 patience,
+                np.asarray(step % interval == 0),
             )
-            jax.block_until_ready(progress.step)
+            streak = np.asarray(progress.streak)
             spent = time.monotonic() - start
             self.seconds += spent
             chunk = _next_chunk(chunk, stop - step, spent)
             step = stop
             if step == due:
-                progress, means = report(progress)
-                self._record(name, step, means, progress)
-            if np.min(np.asarray(progress.streak)) >= PATIENCE:
+                self._record(name, step, means(progress), progress)
+            if self.watch_every is not None and step % self.watch_every == 0:
+                self._look(stage, name, step, progress)
+            if np.min(streak) >= PATIENCE:
                 break
             if time.monotonic() - saved > self.checkpoint_seconds:
                 self._save(stage, progress)
                 saved = time.monotonic()
         return progress
+
+    def _look(self, stage: int, name: str, step: int, progress: Progress) -> None:
+        """A row of what the user's `watch` says about the sampler as it is now."""
+        if self.watch is None:
+            return
+        made = sum(int(s.steps or 0) for s in self.stages[:stage]) + step
+        whole = self._sampler(stage, progress)
+        seen: list[Mapping[str, float]] = []
+        for i, target in enumerate(self.targets):
+            own = jax.tree.map(lambda a, i=i: a[i], whole) if self.key.shape else whole
+            seen.append(self.watch(made, own, target))
+        columns = {k: [float(each[k]) for each in seen] for k in seen[0]}
+        many = bool(self.key.shape)
+        numbers = {k: v if many else v[0] for k, v in columns.items()}
+        self._keep({"stage": name, "step": step, **numbers})
 
     def _record(self, name: str, step: int, means: dict, progress: Progress) -> None:
         numbers = {k: np.asarray(v).tolist() for k, v in means.items()}
@@ -205,24 +254,36 @@ class _Run:
             "skipped": np.asarray(progress.skipped).tolist(),
             "seconds": round(self.seconds, 3),
         }
+        self._keep(row)
+        self.shown.update(step, {k: np.mean(v) for k, v in numbers.items()})
+
+    def _keep(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         if self.directory is not None:
             self.directory.append_metrics(row)
-        self.shown.update(step, {k: np.mean(v) for k, v in numbers.items()})
+
+    def _sampler(self, stage: int, progress: Progress) -> Sampler:
+        build = self.stages[stage].sampler
+        if self.key.shape:
+            return jax.vmap(lambda s: build(self.target, s))(progress.state)
+        return build(self.target, progress.state)
+
+    def _evaluations(self, stage: int, progress: Progress) -> tuple[int, ...]:
+        counts = [int(s.steps or 0) * s.evaluations for s in self.stages[:stage]]
+        steps = sum(counts) + int(progress.step) * self.stages[stage].evaluations
+        looks = np.atleast_1d(np.asarray(progress.state.look.evaluations))
+        return tuple(int(seen) + steps for seen in looks)
 
     def _outcome(self, stage: int, progress: Progress, *, stuck: bool) -> Outcome:
-        method = self.stages[stage]
-        build = method.sampler
-        if self.key.shape:
-            sampler = jax.vmap(lambda s: build(self.target, s))(progress.state)
-        else:
-            sampler = build(self.target, progress.state)
+        sampler = self._sampler(stage, progress)
         made = sum(int(s.steps or 0) for s in self.stages[:stage]) + int(progress.step)
         streaks = tuple(np.atleast_1d(np.asarray(progress.streak)).tolist())
         common: dict[str, Any] = {
             "sampler": sampler,
             "rows": self.rows,
             "streaks": streaks,
+            "evaluations": self._evaluations(stage, progress),
+            "seconds": self.seconds,
         }
         skipped = int(np.max(np.asarray(progress.skipped)))
         if stuck:

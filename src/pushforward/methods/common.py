@@ -1,0 +1,140 @@
+"""What methods that train a network share: its shape, its coordinates, its pace."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward._precision import narrow
+from pushforward.errors import UsageError
+from pushforward.methods.base import Clock
+from pushforward.networks import MLP, AbstractNetwork, MixtureMap, ResidualMap
+from pushforward.targets.base import AbstractTarget
+from pushforward.targets.coordinates import Whitening
+from pushforward.whitening import Look, look
+
+Shape = Literal["residual", "plain", "mixture"]
+Schedule = Literal["cosine", "constant"]
+
+# Gaussians in the base of a mixture map.
+COMPONENTS = 16
+
+
+def new_map(
+    shape: Shape,
+    latent: int,
+    dim: int,
+    width: int,
+    depth: int,
+    activation: str,
+    *,
+    scale: float = 1.0,
+    particles: Float[Array, "n d"] | None = None,
+    key: PRNGKeyArray,
+) -> AbstractNetwork:
+    """A new sampler network from `latent` to `dim` numbers.
+
+    A residual one starts at the standard normal (times `scale`); a mixture at the
+    particles of the first look; a plain one, the multi-layer perceptron of the paper,
+    wherever its random weights put it.
+    """
+    if shape == "mixture":
+        if particles is None or latent != dim + 1:
+            raise UsageError(
+                "shape='mixture' starts at the particles of a first look, and its "
+                f"latent has one number more than the target, {dim + 1}."
+            )
+        first, second = jax.random.split(key)
+        return mixture_map((first, second), particles, width, depth, COMPONENTS)
+    if shape == "plain":
+        return MLP(latent, dim, width, depth, activation, key=key)
+    if latent != dim:
+        raise UsageError(
+            f"A residual map keeps the dimension, {dim}; with latent={latent} use "
+            "shape='plain'."
+        )
+    return ResidualMap(dim, dim, width, depth, activation, scale=scale, key=key)
+
+
+def mixture_map(
+    keys: tuple[PRNGKeyArray, PRNGKeyArray],
+    particles: Float[Array, "n d"],
+    width: int,
+    depth: int,
+    components: int,
+) -> MixtureMap:
+    """A new mixture map that starts at the particles of a first look."""
+    mixture_key, network_key = keys
+    network = MixtureMap(
+        particles.shape[1] + 1, width, depth, components, key=network_key
+    )
+    logits, means, factors = fit_mixture(mixture_key, particles, components)
+    return eqx.tree_at(
+        lambda m: (m.logits, m.means, m.factors),
+        network,
+        (narrow(logits), narrow(means), narrow(factors)),
+    )
+
+
+def coordinates(
+    key: PRNGKeyArray, target: AbstractTarget, *, particles: int, whiten: bool
+) -> Look:
+    """A first look at the target, or with `whiten=False` its own coordinates."""
+    if whiten:
+        return look(key, target, particles=particles)
+    plain = Whitening.identity(target.dim)
+    blank = jax.random.normal(key, (particles, target.dim))
+    return Look(plain, blank, None, None, jnp.zeros((), jnp.int32))
+
+
+def pace(schedule: Schedule, clock: Clock) -> Float[Array, ""]:
+    """The factor on the learning rate at this step."""
+    if schedule == "constant":
+        return jnp.ones((), jnp.float32)
+    return clock.warmup_cosine()
+
+
+def fit_mixture(
+    key: PRNGKeyArray, x: Float[Array, "n d"], components: int, *, sweeps: int = 50
+) -> tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]:
+    """A Gaussian mixture by EM, from a k-means++ start: logits, means, factors.
+
+    A weak prior (d + 1 pseudo-observations of variance .02) keeps every covariance
+    positive. No library in the core does this inside a compiled program.
+    """
+    n, dim = x.shape
+    eye = jnp.eye(dim, dtype=x.dtype)
+
+    def next_centre(carry, key):
+        distances = carry
+        chosen = x[jax.random.categorical(key, jnp.log(distances + 1e-12))]
+        new = jnp.minimum(distances, jnp.sum((x - chosen[None]) ** 2, axis=1))
+        return new, chosen
+
+    start = jnp.ones(n, x.dtype)
+    _, means = jax.lax.scan(next_centre, start, jax.random.split(key, components))
+    distances = jnp.sum((x[:, None] - means[None]) ** 2, axis=-1)
+    members = jax.nn.one_hot(jnp.argmin(distances, axis=1), components, dtype=x.dtype)
+
+    def maximise(members):
+        mass = jnp.sum(members, axis=0) + 1e-3
+        means = members.T @ x / mass[:, None]
+        second = jnp.einsum("nk,ni,nj->kij", members, x, x) / mass[:, None, None]
+        spread = second - means[:, :, None] * means[:, None, :]
+        share = (mass / (mass + dim + 1))[:, None, None]
+        covariances = share * spread + (0.02 * (1 - share) + 1e-4) * eye[None]
+        return jnp.log(mass / n), means, jnp.linalg.cholesky(covariances)
+
+    def sweep(_, mixture):
+        logits, means, factors = mixture
+        inverses = jnp.linalg.inv(factors)
+        # (n, k, d): the whitened distance of every point to every component.
+        offsets = jnp.einsum("kij,nkj->nki", inverses, x[:, None] - means[None])
+        diagonals = jnp.diagonal(factors, axis1=1, axis2=2)
+        log_dets = jnp.sum(jnp.log(diagonals), axis=1)
+        log_weights = (logits - log_dets)[None] - 0.5 * jnp.sum(offsets**2, axis=-1)
+        return maximise(jax.nn.softmax(log_weights, axis=1))
+
+    return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))

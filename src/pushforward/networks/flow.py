@@ -1,0 +1,163 @@
+"""A coupling flow: a map with an inverse, whose log-determinant costs nothing extra.
+
+The layers are those of flowjax, an optional dependency that is loaded when a flow is
+made, never before.
+"""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward._precision import NETWORK_DTYPE, narrow
+from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.mlp import ACTIVATIONS
+
+
+class FlowMap(AbstractNetwork):
+    """RealNVP: `layers` affine coupling layers, each followed by a flip.
+
+    A layer leaves the first half `a` of the coordinates as it is and maps the second to
+    `b exp(t(a)) + m(a)`, with `(t, m)` a multi-layer perceptron that starts near 0 and
+    |t| softly bounded by `log_bound`; the flip then changes the roles. So training
+    starts at the identity, up to the order of the coordinates.
+    """
+
+    # Weight and bias of each layer of the perceptrons, the flow's layers stacked. The
+    # rest of flowjax's objects (functions, sizes) is made again for every call: a file
+    # and an average of weights must find arrays alone.
+    weights: tuple[Float[Array, "..."], ...]
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    layers: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    activation: str = eqx.field(static=True)
+    log_bound: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        layers: int,
+        width: int,
+        depth: int,
+        activation: str = "silu",
+        log_bound: float = 4.0,
+        *,
+        key: PRNGKeyArray,
+    ):
+        """A flow of `in_size` coordinates, at least two."""
+        require_flowjax()
+        if in_size < 2:
+            raise UsageError(
+                "A coupling flow changes one half of the coordinates given the other, "
+                f"and there is only {in_size}."
+            )
+        if activation not in ACTIVATIONS:
+            raise UsageError(
+                f"The activation {activation!r} is not known; there are "
+                f"{', '.join(sorted(ACTIVATIONS))}."
+            )
+        self.in_size = self.out_size = in_size
+        self.layers, self.width, self.depth = layers, width, depth
+        self.activation, self.log_bound = activation, log_bound
+        self.weights = _draw(key, in_size, layers, width, depth)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The map at one point."""
+        return self.with_log_det(x)[0]
+
+    def with_log_det(
+        self, x: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one point, and `log |det|` of its Jacobian there."""
+        # flowjax adds zeros in the default precision, which strict mode refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            y, log_det = self._bijection().transform_and_log_det(x)
+        return y, narrow(log_det)
+
+    def _bijection(self) -> Any:
+        """The bijection of flowjax with these weights."""
+        from flowjax import bijections, utils
+        from paramax import Parameterize
+
+        bound = self.log_bound
+
+        def scale(t):
+            return jnp.exp(bound * jnp.tanh(t / bound))
+
+        zero = jnp.zeros((), NETWORK_DTYPE)
+        affine: Any = eqx.tree_at(
+            lambda a: (a.loc, a.scale),
+            bijections.Affine(),
+            (zero, Parameterize(scale, zero)),
+        )
+
+        def layer(key):
+            coupling = bijections.Coupling(
+                key,
+                transformer=affine,
+                untransformed_dim=self.in_size // 2,
+                dim=self.in_size,
+                nn_width=self.width,
+                nn_depth=self.depth,
+                nn_activation=ACTIVATIONS[self.activation],
+            )
+            return bijections.Chain([coupling, bijections.Flip((self.in_size,))])
+
+        # Shapes only: the values are ours.
+        stacked: Any = eqx.filter_eval_shape(
+            eqx.filter_vmap(layer), jax.random.split(jax.random.key(0), self.layers)
+        )
+        # Made above among shapes, it would add shapes instead of numbers.
+        constructor, _ = utils.get_ravelled_pytree_constructor(
+            affine, filter_spec=eqx.is_inexact_array
+        )
+        stacked = eqx.tree_at(
+            lambda c: (
+                *(
+                    leaf
+                    for linear in c.bijections[0].conditioner.layers
+                    for leaf in (linear.weight, linear.bias)
+                ),
+                c.bijections[0].transformer_constructor,
+            ),
+            stacked,
+            (*self.weights, constructor),
+        )
+        return bijections.Scan(stacked)
+
+
+def _draw(key: PRNGKeyArray, dim: int, layers: int, width: int, depth: int):
+    """Weights and biases, uniform within `1 / sqrt(inputs)`, the last ones near 0."""
+    changed = dim - dim // 2
+    sizes = [dim // 2, *[width] * depth, 2 * changed]
+    shapes, bounds = [], []
+    for inputs, outputs in itertools.pairwise(sizes):
+        last = len(shapes) == 2 * depth
+        shapes += [(layers, outputs, inputs), (layers, outputs)]
+        bounds += [(0.01 if last else 1.0) * inputs**-0.5] * 2
+    # One draw for all: every call of the generator takes half a second to compile.
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    flat = jax.random.uniform(key, (int(ends[-1]),), NETWORK_DTYPE, -1.0, 1.0)
+    parts = jnp.split(flat, ends[:-1].tolist())
+    return tuple(
+        bound * part.reshape(shape)
+        for part, shape, bound in zip(parts, shapes, bounds, strict=True)
+    )
+
+
+def require_flowjax() -> None:
+    """Refuses with the pip command where flowjax is not installed."""
+    try:
+        import flowjax.bijections  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "A coupling flow needs the package flowjax; install it with pip install "
+            "'pushforward[flows]'."
+        ) from error

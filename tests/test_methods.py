@@ -1,0 +1,400 @@
+"""The methods' mathematics against closed forms and direct computations."""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pushforward as pf
+from pushforward import methods, networks
+from pushforward.diagnostics import ksd
+from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.methods.critic import critic_loss, stein_mean
+from pushforward.methods.direct import scores_at
+from pushforward.methods.ksd import u_statistic
+from pushforward.methods.steingan import bandwidth, stein_direction
+from pushforward.networks.flow import FlowMap
+from pushforward.sampler import Sampler
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+
+NORMAL = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=2)
+
+
+def draws(n, dim, seed=0):
+    return jax.random.normal(jax.random.key(seed), (n, dim))
+
+
+# Fisher
+
+
+def test_fisher_is_dft_in_its_divergence_form_without_noise():
+    """Value and gradient at a point; the conditional score must not be looked at."""
+    x, target = jnp.array([0.3, -1.2]), pf.targets.get("banana")
+    fisher = methods.Fisher()
+    assert fisher.noise_scale == 0.0
+
+    def score(x):
+        return jnp.sin(x) - 2 * x
+
+    def loss(x):
+        a, s = target.score(x), score(x)
+        divergences = jnp.trace(jax.jacfwd(target.score)(x) - jax.jacfwd(score)(x))
+        return jnp.sum(a**2) - jnp.sum(s**2) + 2 * divergences
+
+    nothing = jnp.full(2, jnp.nan)
+    fields = (score, target.score, target.score)
+    value, gradient = jax.jit(
+        jax.value_and_grad(lambda x: fisher.objective(x, nothing, *fields))
+    )(x)
+    expected, expected_gradient = jax.jit(jax.value_and_grad(loss))(x)
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4)
+    # DFT's own objective, bit for bit.
+    dft = methods.DFT(form="divergence", noise_scale=0.0, estimator="exact")
+    same = jax.jit(jax.value_and_grad(lambda x: dft.objective(x, nothing, *fields)))(x)
+    np.testing.assert_array_equal(same[0], value)
+    np.testing.assert_array_equal(same[1], gradient)
+
+
+def test_fisher_refuses_to_denoise():
+    with pytest.raises(UsageError, match="no noise to denoise"):
+        methods.Fisher(estimator="denoising")
+    methods.Fisher(estimator="sliced")
+
+
+# KSD
+
+
+@pytest.mark.parametrize(("dim", "c", "beta"), [(2, 1.0, -0.5), (7, 2.0, -0.3)])
+def test_the_ksd_loss_is_the_diagnostics_u_statistic(dim, c, beta):
+    # Far from zero, where expanded squares would cancel.
+    x, scores = 30.0 + draws(50, dim), draws(50, dim, seed=1)
+    expected = ksd(x, scores, c=c, beta=beta).u
+    np.testing.assert_allclose(
+        u_statistic(x, scores, c=c, beta=beta), expected, rtol=1e-3, atol=1e-5
+    )
+
+
+def test_the_ksd_loss_has_the_gradient_of_its_pairs():
+    """Through the points and through their scores, against one pair at a time."""
+    from pushforward.diagnostics.ksd import stein_kernel
+
+    x = draws(6, 3)
+
+    def score(x):
+        return -x - jnp.sin(x)
+
+    def direct(x):
+        pairs = [(i, j) for i in range(6) for j in range(6) if i != j]
+        i, j = np.array(pairs).T
+        s = score(x)
+        return jnp.mean(jax.vmap(stein_kernel)(x[i], x[j], s[i], s[j]))
+
+    gradient = jax.jit(jax.grad(lambda x: u_statistic(x, score(x))))(x)
+    expected = jax.jit(jax.grad(direct))(x)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_ksd_loss_is_unbiased_through_minibatches():
+    """A minibatch for each point; one for all would add the gradient of its variance.
+
+    The data are a few far apart and the minibatch a single one of them, so that the
+    bias of a shared minibatch is as large as the gradient itself.
+    """
+    target = pf.MinibatchTarget(
+        lambda m: -0.5 * jnp.sum(m**2),
+        lambda m, y: -0.5 * jnp.sum((m - y) ** 2),
+        jnp.array([[-1.0, 0.5], [1.0, 0.0], [0.5, -1.0]]),
+        dim=2,
+        batch_size=1,
+    )
+    x, n = draws(4, 2), 4000
+
+    def gradient(scores):
+        return jax.grad(lambda x: u_statistic(x, scores(x)))(x)
+
+    def own(key):
+        return gradient(lambda x: scores_at(target, x, key))
+
+    def shared(key):
+        return gradient(lambda x: jax.vmap(lambda x: target.score(x, key=key))(x))
+
+    full = jax.jit(lambda: gradient(jax.vmap(lambda x: target.score(x))))()
+    keys = jax.random.split(jax.random.key(3), n)
+
+    def distance(estimator):
+        """From the mean of the estimates to the full gradient, in standard errors."""
+        values = jax.jit(jax.vmap(estimator))(keys)
+        errors = jnp.std(values, axis=0) / n**0.5
+        return float(jnp.max(jnp.abs(values.mean(axis=0) - full) / errors))
+
+    # The largest of 8 standard normal numbers is below 4.5 but once in 20,000.
+    assert distance(own) < 4.5
+    assert distance(shared) > 20
+
+
+# SteinGAN
+
+
+def test_the_stein_direction_is_the_double_sum():
+    x, scores = np.asarray(draws(9, 3)) + 5, np.asarray(draws(9, 3, seed=1))
+    h = float(bandwidth(jnp.asarray(x)))
+    squared = [np.sum((a - b) ** 2) for i, a in enumerate(x) for b in x[:i]]
+    np.testing.assert_allclose(h, np.median(squared), rtol=1e-4)
+    svgd = bandwidth(jnp.asarray(x), "svgd")
+    np.testing.assert_allclose(svgd, np.median(squared) / np.log(9), rtol=1e-4)
+    expected = np.zeros_like(x)
+    for i in range(9):
+        top, bottom = np.zeros(3), 0.0
+        for j in range(9):
+            k = np.exp(-np.sum((x[j] - x[i]) ** 2) / h)
+            top += k * scores[j] - 2 / h * (x[j] - x[i]) * k
+            bottom += k
+        expected[i] = top / bottom
+    found = stein_direction(jnp.asarray(x), jnp.asarray(scores), jnp.asarray(h))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_stein_direction_vanishes_at_the_optimum():
+    """For exact draws there is noise and the self-term; elsewhere it points home."""
+
+    @jax.jit
+    def outward(x):
+        """`E[delta . x] / d`: how the draws' variance would change."""
+        return jnp.mean(stein_direction(x, -x, bandwidth(x)) * x)
+
+    x = draws(1000, 2)
+    # Seeds 0 to 9 give between -.024 and .019 here.
+    assert abs(float(outward(x))) < 0.06
+    assert float(outward(1.5 * x)) < -0.1
+    assert float(outward(0.7 * x)) > 0.1
+
+
+def test_the_kernel_of_particles_shrinks_a_sampler():
+    """In 10 dimensions at .9 of the right width: out by "median", in by "svgd"."""
+    x = 0.9 * draws(512, 10)
+
+    @jax.jit
+    def outward(x):
+        return [
+            jnp.mean(stein_direction(x, -x, bandwidth(x, name)) * x)
+            for name in ("median", "svgd")
+        ]
+
+    median, svgd = outward(x)
+    # Seeds 0 to 5: at least .010, and at most -.126.
+    assert float(median) > 0.005
+    assert float(svgd) < -0.06
+
+
+def test_the_steingan_loss_moves_draws_along_the_direction():
+    """For `g(z) = m + z` the gradient in `m` is minus the mean direction."""
+    method = methods.SteinGAN(batch_size=64).resolve(NORMAL, "cpu")
+    network = eqx.tree_at(
+        lambda a: a.mean, networks.AffineMap(2), jnp.array([1.0, -0.5], jnp.float32)
+    )
+    key = jax.random.key(5)
+    loss = eqx.filter_jit(eqx.filter_grad(lambda n: method.loss(n, NORMAL, key)))
+    gradient = loss(network)
+    z = jax.random.normal(jax.random.split(key)[0], (64, 2), jnp.float32)
+    x = jax.vmap(network)(z).astype(jnp.result_type(float))
+    delta = stein_direction(x, -x, bandwidth(x))
+    np.testing.assert_allclose(gradient.mean, -delta.mean(axis=0), rtol=1e-4, atol=1e-6)
+
+
+# The critic
+
+
+class Linear(networks.AbstractNetwork):
+    matrix: jax.Array
+    in_size: int = 3
+    out_size: int = 3
+
+    def __call__(self, x):
+        return self.matrix @ x
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_best_critic_is_the_difference_of_the_scores(sign):
+    """`p = N(0, S)`, `q = N(0, I)`: `f = (S^-1 - I) x / (2 penalty)`.
+
+    Among linear fields the loss is quadratic in the matrix and knows the draws by their
+    second moments, which are made exact here: the gradient vanishes to rounding.
+    """
+    penalty = 0.7
+    target = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=3)
+    x = np.asarray(draws(40, 3), np.float64)
+    x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / 40)).T
+    factor = np.array([[0.6, 0, 0], [0.2, 0.8, 0], [-0.1, 0.3, 0.5]])
+    x = jnp.asarray(x @ factor.T, jnp.float32)
+    best = (np.linalg.inv(factor @ factor.T) - np.eye(3)) / (2 * penalty)
+    key = jax.random.key(0)
+
+    def loss(matrix):
+        return critic_loss(Linear(matrix), target, x, key, penalty)
+
+    best = sign * jnp.asarray(best, jnp.float32)
+    assert float(jnp.max(jnp.abs(jax.grad(loss)(best)))) < 2e-4
+    other = jnp.eye(3, dtype=jnp.float32)
+    assert float(jnp.max(jnp.abs(jax.grad(loss)(other)))) > 0.1
+    # There the value is the Fisher divergence over 2 penalty.
+    difference = np.asarray(x) @ (np.linalg.inv(factor @ factor.T) - np.eye(3)).T
+    fisher = np.mean(np.sum(difference**2, axis=1))
+    found = stein_mean(Linear(best), target, x, key)
+    np.testing.assert_allclose(sign * found, fisher / (2 * penalty), rtol=1e-4)
+
+
+def test_the_critics_divergence_in_many_dimensions_is_unbiased():
+    dim = 20
+    target = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=dim)
+    critic = Linear(draws(dim, dim).astype(jnp.float32), dim, dim)
+    x = draws(400, dim, seed=1).astype(jnp.float32)
+    found = stein_mean(critic, target, x, jax.random.key(1))
+    inner = -jnp.einsum("ni,ij,nj->n", x, critic.matrix, x).mean()
+    exact = inner + jnp.trace(critic.matrix)
+    # Rademacher: the variance of v'Av is that of its off-diagonal entries.
+    off = critic.matrix + critic.matrix.T
+    deviation = float(jnp.sqrt(jnp.sum(jnp.triu(off, 1) ** 2) / 400))
+    assert abs(float(found - exact)) < 4.5 * deviation
+    assert deviation < 2
+
+
+# The flow
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_a_flows_log_det_is_that_of_its_jacobian(dim):
+    flow = FlowMap(dim, 3, 8, 1, key=jax.random.key(0))
+    x = draws(4, dim, seed=2).astype(jnp.float32)
+    # It starts at the identity, up to the order of the coordinates ...
+    start = np.asarray(jax.jit(jax.vmap(flow))(x))
+    np.testing.assert_allclose(start, np.asarray(x)[:, ::-1], atol=0.1)
+    assert {leaf.dtype for leaf in jax.tree.leaves(flow)} == {jnp.dtype(jnp.float32)}
+    # ... and is a long way from it with larger weights.
+    flow = jax.tree.map(lambda a: 3 * a + 0.3, flow)
+    y, log_det = jax.jit(jax.vmap(flow.with_log_det))(x)
+    assert y.dtype == log_det.dtype == jnp.float32
+    jacobian = np.asarray(jax.jit(jax.vmap(jax.jacfwd(flow)))(x), np.float64)
+    np.testing.assert_allclose(
+        log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-3, atol=1e-3
+    )
+    assert float(jnp.min(jnp.abs(log_det))) > 0.1
+
+
+def a_flow_file(path):
+    flow = FlowMap(3, 2, 4, 1, "tanh", key=jax.random.key(4))
+    sampler = Sampler(flow, Whitening.identity(3), jnp.zeros(()), Structure.vector(3))
+    return sampler, sampler.save(path / "flow.pf")
+
+
+def test_a_flow_is_saved_and_loaded(tmp_path):
+    sampler, path = a_flow_file(tmp_path)
+    again = pf.load(path)
+    assert networks.describe(again.network) == networks.describe(sampler.network)
+    key = jax.random.key(1)
+    np.testing.assert_array_equal(sampler.block(key, 20), again.block(key, 20))
+
+
+def test_without_flowjax_the_message_has_the_pip_command(tmp_path, monkeypatch):
+    _, path = a_flow_file(tmp_path)
+    for name in [n for n in sys.modules if n.split(".")[0] == "flowjax"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flowjax", None)
+    command = r"pip install 'pushforward\[flows\]'"
+    with pytest.raises(MissingDependencyError, match=command):
+        pf.load(path)
+    with pytest.raises(MissingDependencyError, match=command):
+        methods.Flow().resolve(NORMAL, "cpu")
+
+
+def test_a_flow_through_scores_has_the_gradient_of_the_density():
+    """The linearised loss of a score-only target, against the loss itself."""
+    target = pf.targets.get("banana")
+    known = pf.ScoreTarget(target.score, dim=2)
+    method = methods.Flow(batch_size=16, layers=2, width=4, depth=1)
+    network = method.new_network(target, jax.random.key(0))
+    key = jax.random.key(1)
+    value, by_score = (
+        eqx.filter_jit(eqx.filter_grad(lambda n, t=t: method.loss(n, t, key)))(network)
+        for t in (target, known)
+    )
+    for a, b in zip(jax.tree.leaves(value), jax.tree.leaves(by_score), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_one_coordinate_cannot_be_coupled():
+    line = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=1)
+    with pytest.raises(UsageError, match="only one; use the method Transport"):
+        methods.Flow().resolve(line, "cpu")
+
+
+# All of them
+
+NEW = ["critic", "fisher", "flow", "ksd", "steingan"]
+PAPER = {
+    "shape": "plain",
+    "activation": "elu",
+    "whiten": False,
+    "schedule": "constant",
+    "averaging": 0.0,
+    "momentum": 0.9,
+    "latent": 3,
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(NEW) - {"fisher"}))
+def test_methods_without_noise_refuse_a_target_known_only_with_noise(name):
+    smoothed = pf.NoiseConditionalTarget(
+        lambda x, sigma: -x / (1 + sigma**2), dim=2, sigma_range=(0.1, 1.0)
+    )
+    with pytest.raises(UsageError, match=r"known only with noise added; use .* DFT"):
+        methods.REGISTRY[name]().resolve(smoothed, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: methods.KSD(batch_size=1), "at least 2, not 1"),
+        (lambda: methods.SteinGAN(batch_size=1), "at least 2, not 1"),
+        (lambda: methods.KSD(beta=-1.5), "cannot detect convergence"),
+        (lambda: methods.SteinCritic(penalty=0.0), "penalty must be positive"),
+    ],
+)
+def test_impossible_settings_are_refused(make, match):
+    with pytest.raises(UsageError, match=match):
+        make()
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_the_papers_setting_trains_many_seeds_on_minibatches(name):
+    """Plain networks in the target's own coordinates, vmapped, without an average."""
+    target = pf.MinibatchTarget(
+        lambda m: -0.5 * jnp.sum(m**2),
+        lambda m, y: -0.5 * jnp.sum((m - y) ** 2),
+        draws(20, 2),
+        dim=2,
+        batch_size=5,
+    )
+    cls = methods.REGISTRY[name]
+    own = {k: v for k, v in PAPER.items() if k in cls.__dataclass_fields__}
+    sizes = {"batch_size": 8, "width": 4, "depth": 1, "particles": 16, "steps": 5}
+    # A step whose gradient is not finite would show: 0 times it is not finite either.
+    method = cls(**own, **sizes).resolve(target, "cpu")
+    steps = jnp.asarray(5, jnp.int32)
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    def train(key):
+        state = method.init(key, target, steps)
+        return method.step(key, target, state)
+
+    state, info = jax.jit(jax.vmap(train))(keys)
+    assert all(v.shape == (2,) and bool(jnp.isfinite(v).all()) for v in info.values())
+    for now, averaged in zip(
+        jax.tree.leaves(state.network), jax.tree.leaves(state.averaged), strict=True
+    ):
+        np.testing.assert_array_equal(now, averaged)
+        assert bool(jnp.isfinite(now).all()) and bool((now[0] != now[1]).any())
