@@ -19,11 +19,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.stats
 
 import pushforward as pf
-from pushforward.diagnostics import ksd, sliced_w2
+from pushforward.diagnostics import Floor
 
 TARGETS = (
     "gaussian",
@@ -41,25 +39,6 @@ SETS, DRAWS = 20, 2000
 EXACT_SETS = 100
 
 
-def scored(target, draw, key, sets, scale):
-    """U-statistics, and sliced W2 (in sd units) to fresh exact draws, for every set."""
-    score = jax.jit(jax.vmap(target.score))
-    u, w = [], []
-    for i in range(sets):
-        ours_key, exact_key, slice_key = jax.random.split(jax.random.fold_in(key, i), 3)
-        x, y = draw(ours_key, DRAWS), target.sample_flat(exact_key, DRAWS)
-        u.append(float(ksd(x, score(x)).u))
-        w.append(float(sliced_w2(slice_key, x / scale, y / scale)))
-    return np.array(u), np.array(w)
-
-
-def judge(ours, exact, level):
-    """Whether the mean of `ours` lies below the bound for a mean of exact sets."""
-    spread = exact.std(ddof=1) * np.sqrt(1 / len(ours) + 1 / len(exact))
-    bound = exact.mean() + scipy.stats.t.ppf(1 - level, len(exact) - 1) * spread
-    return float(bound), bool(ours.mean() <= bound)
-
-
 def measure(name, count, seed):
     target = pf.targets.get(name)
     key = jax.random.key(seed)
@@ -67,13 +46,12 @@ def measure(name, count, seed):
     fitted = pf.fit(key, target)
     seconds = time.perf_counter() - start
     sampler = fitted.sampler
-    fresh, exact_key, scale_key, weight_key = jax.random.split(jax.random.key(10**6), 4)
-    scale = jnp.std(target.sample_flat(scale_key, 100_000), axis=0)
-    u, w = scored(target, sampler.sample_flat, fresh, SETS, scale)
-    u0, w0 = scored(target, target.sample_flat, exact_key, EXACT_SETS, scale)
-    level = 0.01 / count
-    u_bound, u_floor = judge(u, u0, level)
-    w_bound, w_floor = judge(w, w0, level)
+    fresh, exact_key, weight_key = jax.random.split(jax.random.key(10**6), 3)
+    floor = Floor(
+        exact_key, target, DRAWS, sets=EXACT_SETS, statistics=("ksd_u", "sliced_w2")
+    )
+    scores = floor.judge(fresh, sampler.sample_flat, sets=SETS, comparisons=count)
+    u, w = scores["ksd_u"], scores["sliced_w2"]
     record = {
         "target": name,
         "dim": target.dim,
@@ -81,16 +59,16 @@ def measure(name, count, seed):
         "fit_seconds": round(seconds, 1),
         "status": fitted.status,
         "steps": fitted.config["method"]["steps"],
-        "ksd_u": float(u.mean()),
-        "ksd_u_error": float(u.std(ddof=1) / np.sqrt(SETS)),
-        "ksd_u_exact": float(u0.mean()),
-        "ksd_u_bound": u_bound,
-        "ksd_at_floor": u_floor,
-        "sliced_w2": float(w.mean()),
-        "sliced_w2_exact": float(w0.mean()),
-        "sliced_w2_ratio": float(w.mean() / w0.mean()),
-        "sliced_w2_bound_ratio": w_bound / float(w0.mean()),
-        "sliced_w2_at_floor": w_floor,
+        "ksd_u": u.mean,
+        "ksd_u_error": u.error,
+        "ksd_u_exact": u.exact,
+        "ksd_u_bound": u.bound,
+        "ksd_at_floor": u.at_floor,
+        "sliced_w2": w.mean,
+        "sliced_w2_exact": w.exact,
+        "sliced_w2_ratio": w.ratio,
+        "sliced_w2_bound_ratio": w.bound / w.exact,
+        "sliced_w2_at_floor": w.at_floor,
         "dft_chosen": float(fitted.history["dft_chosen"][-1]),
     }
     if name == "mog2":

@@ -39,7 +39,18 @@ class Fit:
     """Training steps, instead of what the method chooses."""
     batch_size: Number = None
     """Points a step, instead of what the method chooses."""
-    method: Literal["recipe", "transport", "dft", "kl", "gaussian"] = "recipe"
+    method: Literal[
+        "recipe",
+        "transport",
+        "dft",
+        "kl",
+        "fisher",
+        "critic",
+        "ksd",
+        "steingan",
+        "flow",
+        "gaussian",
+    ] = "recipe"
     """How to train; the recipe works untouched."""
     seed: Seed = 0
     """Random seed."""
@@ -87,6 +98,38 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """Run one of the paper's experiments.
+
+    What a result file in the directory already holds is not run again: an interrupted
+    experiment goes on where it stopped.
+    """
+
+    experiment: Annotated[Positional[Literal["toy2d"]], arg(metavar="EXPERIMENT")]
+    """toy2d: every sampler on six densities in the plane (Table 1, Figures 1 and 2)."""
+    scale: Literal["smoke", "cpu", "full"] = "cpu"
+    """smoke: minutes; cpu: an hour on two cores; full: for a GPU."""
+    out: Path = Path("runs/results")
+    """Directory for the result file."""
+    methods: tuple[str, ...] = ()
+    """Run only these methods, such as: dft kl ld."""
+    merge: tuple[Path, ...] = ()
+    """Adopt the finished cells of these result files first."""
+    seed: Seed = 0
+    """Random seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Render the pages and figures of all result files in a directory."""
+
+    results: Path = Path("runs/results")
+    """Directory of the result files."""
+    out: Path = Path("runs/report")
+    """Directory for the pages and figures."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Targets:
     """List the built-in targets."""
 
@@ -97,6 +140,8 @@ Command = (
     | Annotated[Sample, subcommand("sample")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Targets, subcommand("targets")]
+    | Annotated[Reproduce, subcommand("reproduce")]
+    | Annotated[Report, subcommand("report")]
 )
 
 

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from pushforward import _files
-from pushforward._cli_arguments import Arguments, Check, Demo, Fit, Sample, Targets
+from pushforward._cli_arguments import (
+    Arguments,
+    Check,
+    Command,
+    Demo,
+    Fit,
+    Report,
+    Reproduce,
+    Sample,
+    Targets,
+)
 from pushforward._version import __version__
 from pushforward.errors import FileError, PushforwardError, UsageError
 
@@ -58,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(command: Demo | Fit | Sample | Check | Targets) -> int:
+def _run(command: Command) -> int:
     match command:
         case Demo():
             return _demo(command)
@@ -70,6 +80,10 @@ def _run(command: Demo | Fit | Sample | Check | Targets) -> int:
             return _check(command)
         case Targets():
             return _targets()
+        case Reproduce():
+            return _reproduce(command)
+        case Report():
+            return _report(command)
 
 
 def _targets() -> int:
@@ -209,6 +223,30 @@ def _load(path: Path, target: "AbstractTarget | None" = None) -> "Sampler":
             )
         raise FileError(f"There is no run in {path}.")
     return pf.load(path, target)
+
+
+def _reproduce(arguments: Reproduce) -> int:
+    from pushforward.experiments import toy2d
+
+    toy2d.reproduce(
+        arguments.out,
+        arguments.scale,
+        only=arguments.methods,
+        merge=arguments.merge,
+        seed=arguments.seed,
+        say=lambda line: print(line, flush=True),
+    )
+    print(f"Results:  {arguments.out / 'toy2d.json'}")
+    print(f"The page: pushforward report --results {arguments.out}")
+    return 0
+
+
+def _report(arguments: Report) -> int:
+    from pushforward.report.pages import render
+
+    for path in render(arguments.results, arguments.out):
+        print(path)
+    return 0
 
 
 def _demo(arguments: Demo) -> int:

@@ -1,5 +1,6 @@
 """How far draws can be trusted: discrepancies, distances, modes and the verdict."""
 
+from pushforward.diagnostics.floor import Floor, Score
 from pushforward.diagnostics.ksd import KSD, ksd, stein_kernel
 from pushforward.diagnostics.mmd import MMD, mmd
 from pushforward.diagnostics.modes import (
@@ -16,8 +17,10 @@ __all__ = [
     "KSD",
     "MMD",
     "Finding",
+    "Floor",
     "ModeComparison",
     "Modes",
+    "Score",
     "Verdict",
     "check",
     "compare_modes",

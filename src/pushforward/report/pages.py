@@ -4,11 +4,35 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pushforward import _files
+from pushforward.errors import FileError
+from pushforward.experiments import results as experiments
+from pushforward.report import toy2d, toy2d_figures
+from pushforward.report.tables import table
+
 _HEAD = """# Benchmarks
 
 Rendered by `python benchmarks/render.py` from the files in `results/`, each of which a
 command in `benchmarks/` wrote. A test checks that this page and those files agree.
 """
+
+
+def render(results: Path, out: Path) -> list[Path]:
+    """Renders the page and the figures of every experiment found in `results`."""
+    path = results / "toy2d.json"
+    if not path.exists():
+        raise FileError(
+            f"There is no result file in {results}; make one with pushforward "
+            f"reproduce toy2d --out {results}."
+        )
+    found = experiments.read(path, "toy2d")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _files.explain(out, error) from error
+    page = out / "toy2d.md"
+    _files.write_bytes(page, toy2d.page(found).encode())
+    return [page, *toy2d_figures.figures(found, out)]
 
 
 def benchmarks_page(results: Path) -> str:
@@ -36,11 +60,6 @@ def _where(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     cores = f", {result['cores']} cores" if "cores" in result else ""
     return f"{result['device']}{cores}; {versions}"
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def default_fit(result: dict[str, Any]) -> str:
@@ -84,7 +103,7 @@ Bonferroni over nine targets. Seconds include compilation. Where the bound on th
 U-statistic is large (funnels, whose score has heavy tails), KSD says little, and it
 never sees modes: the sliced W2 and the weights do.
 
-{_table(header, rows)}
+{table(header, rows)}
 """
 
 
@@ -118,7 +137,7 @@ def engine(result: dict[str, Any]) -> str:
 `benchmarks/engine.py`; {_where(result)}. {result["steps"]} steps, medians of
 {result["repeats"]} runs in turns, all compiled beforehand.
 
-{_table(header, rows)}
+{table(header, rows)}
 """
 
 
@@ -127,7 +146,7 @@ def plain(title: str, script: str):
 
     def render(result: dict[str, Any]) -> str:
         rows = [[f"`{k}`", f"{v}"] for k, v in _flat(result)]
-        return f"## {title}\n\n`{script}`\n\n{_table(['figure', 'value'], rows)}\n"
+        return f"## {title}\n\n`{script}`\n\n{table(['figure', 'value'], rows)}\n"
 
     return render
 

@@ -69,7 +69,7 @@ def _plane(target: AbstractTarget, draws: Any, reference: Any, label: str) -> Fi
     limits = [_limits(theirs[:, i], ours[:, i]) for i in range(2)]
     figure = Figure(figsize=(9, 5.7), layout="compressed")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    contours = _contours(target, theirs, limits)
+    contours = density_contours(target, theirs, limits)
     free = any(leaf.constraint.kind != "real" for leaf in target.structure.leaves)
     names = [f"{name} (unconstrained)" if free else name for name in target.names]
     handles = []
@@ -118,7 +118,7 @@ def _similar(limits: list[tuple[float, float]]) -> bool:
     return 0.5 < width / height < 2
 
 
-def _contours(
+def density_contours(
     target: AbstractTarget,
     reference: Float[np.ndarray, "n 2"],
     limits: list[tuple[float, float]],

@@ -1,0 +1,38 @@
+"""How much of a run was compilation."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+
+# JAX reports the durations of lowering and of XLA's compilation under these names
+# (tracing too, but nested: it would be counted twice).
+_STAGES = (
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+)
+
+
+@dataclasses.dataclass
+class Compiled:
+    """Seconds spent compiling so far."""
+
+    seconds: float = 0.0
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[Compiled]:
+    """Counts the seconds JAX spends lowering and compiling inside."""
+    counted, listening = Compiled(), True
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if listening and event in _STAGES:
+            counted.seconds += duration
+
+    # JAX has no public way to stop listening: the listener falls silent instead.
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield counted
+    finally:
+        listening = False

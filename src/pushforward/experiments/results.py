@@ -1,0 +1,138 @@
+"""A result file: what an experiment has measured so far, cell by cell.
+
+    {"experiment": "toy2d", "scale": "full", "cells": {NAME: CELL}}
+
+A cell is what is run in one go and not run again: its records (one per metric, each a
+flat mapping that says all about itself), and whatever its pictures need.
+"""
+
+import dataclasses
+import json
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pushforward import _files
+from pushforward._version import __version__
+from pushforward.errors import FileError
+
+FORMAT = 1
+
+
+@dataclasses.dataclass
+class Results:
+    """The cells of one experiment at one scale, and the file that holds them."""
+
+    experiment: str
+    scale: str
+    path: Path
+    cells: dict[str, dict[str, Any]]
+
+    @staticmethod
+    def open(path: Path, experiment: str, scale: str) -> "Results":
+        """The results in the file, or none yet; refuses those of another scale."""
+        if not path.exists():
+            return Results(experiment, scale, path, {})
+        found = read(path, experiment)
+        if found.scale != scale:
+            raise FileError(
+                f"{path} holds results of --scale {found.scale}; choose another --out "
+                f"for {scale}."
+            )
+        return found
+
+    def merge(self, other: Path) -> int:
+        """Adopts the cells of another file that are missing here; returns how many."""
+        found = read(other, self.experiment)
+        if found.scale != self.scale:
+            raise FileError(
+                f"{other} holds results of --scale {found.scale} and cannot be merged "
+                f"into {self.scale}."
+            )
+        new = {
+            name: cell for name, cell in found.cells.items() if name not in self.cells
+        }
+        if new:
+            self.cells.update(new)
+            self.save()
+        return len(new)
+
+    def add(self, name: str, cell: dict[str, Any]) -> None:
+        """Keeps a finished cell."""
+        self.cells[name] = cell
+        self.save()
+
+    def save(self) -> None:
+        """Writes the file, whole or not at all."""
+        head = {
+            "format": FORMAT,
+            "experiment": self.experiment,
+            "scale": self.scale,
+        }
+        lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
+        # One cell a line: a file that can be read and compared.
+        cells = [
+            f"    {json.dumps(name)}: {json.dumps(cell)}"
+            for name, cell in sorted(self.cells.items())
+        ]
+        body = ",\n".join(cells)
+        lines.append(f'  "cells": {{\n{body}\n  }}')
+        text = "{\n" + ",\n".join(lines) + "\n}\n"
+        _files.write_bytes(self.path, text.encode())
+
+    def records(self, **wanted: Any) -> Iterator[dict[str, Any]]:
+        """The records whose fields have the values asked for."""
+        for cell in self.cells.values():
+            for record in cell["records"]:
+                if all(record.get(k) == v for k, v in wanted.items()):
+                    yield record
+
+    def find(self, **wanted: Any) -> dict[str, Any] | None:
+        """The one record asked for, or None."""
+        return next(self.records(**wanted), None)
+
+
+def read(path: Path, experiment: str) -> Results:
+    """A result file of `experiment`."""
+    try:
+        content = json.loads(path.read_text())
+        cells = content["cells"]
+        assert all("records" in cell for cell in cells.values())
+        right = content["experiment"] == experiment and content["format"] <= FORMAT
+        scale = str(content["scale"])
+    except OSError as error:
+        raise _files.explain(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        raise FileError(
+            f"{path} is not a result file of pushforward; move it away or choose "
+            "another directory."
+        ) from None
+    if not right:
+        raise FileError(
+            f"{path} does not hold results of {experiment!r} that this version reads."
+        )
+    return Results(experiment, scale, path, cells)
+
+
+def about() -> dict[str, Any]:
+    """Where a record was made."""
+    device = jax.devices()[0]
+    return {
+        "device": f"{device.platform}: {device.device_kind}",
+        "versions": {
+            "pushforward": __version__,
+            "jax": jax.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def rounded(value: float, digits: int = 6) -> float | None:
+    """A number for a file: short, and null where it is not finite."""
+    value = float(value)
+    return float(f"{value:.{digits}g}") if np.isfinite(value) else None
