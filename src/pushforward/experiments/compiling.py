@@ -26,9 +26,9 @@ def compiling() -> Iterator[Compiled]:
     """Counts the seconds JAX spends lowering and compiling inside."""
     counted, listening = Compiled(), True
 
-    def listen(event: str, duration: float, **_: object) -> None:
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if listening and event in _STAGES:
-            counted.seconds += duration
+            counted.seconds += duration_secs
 
     # JAX has no public way to stop listening: the listener falls silent instead.
     jax.monitoring.register_event_duration_secs_listener(listen)
