@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 X64_TESTS ?= tests
 PYTHONS = $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -35,6 +35,16 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
+# Files whose few tests take longest, because they start programs of their own.
+_LONGEST = ("test_kill.py", "test_readme.py", "test_toy2d.py", "test_verdict.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # They come first: a worker that began one at the end would be waited for.
+    place = {name: i for i, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 def _data_folders() -> list[Path]:
     folders = [Path(__file__).resolve().parents[2] / "shared" / "data"]
     if named := os.environ.get("PUSHFORWARD_DATA"):

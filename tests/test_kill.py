@@ -37,6 +37,7 @@ def start(method, out, cache):
     # The killed children only read the compiled programs that the first one wrote.
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     command = [sys.executable, "-c", CHILD, method, str(out)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=environment, **pipes)

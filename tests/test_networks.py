@@ -57,6 +57,15 @@ DESCRIPTIONS = [
     },
     {"kind": "AffineMap", "in_size": 3},
     {"kind": "MixtureMap", "in_size": 3, "width": 8, "depth": 1, "components": 4},
+    {
+        "kind": "FlowMap",
+        "in_size": 3,
+        "layers": 2,
+        "width": 8,
+        "depth": 1,
+        "activation": "silu",
+        "log_bound": 3.0,
+    },
 ]
 described = pytest.mark.parametrize(
     "description", DESCRIPTIONS, ids=lambda description: description["kind"]

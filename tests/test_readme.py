@@ -22,6 +22,8 @@ def test_there_are_blocks_of_both_kinds():
 def test_block_runs(number, tmp_path):
     kind, text = BLOCKS[number]
     environment = {**os.environ, "PUSHFORWARD_QUICK": "1"}
+    # Compiling well takes longer than the few steps that are made.
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     # The `pushforward` command of this environment, not another one on the path.
     binaries = Path(sys.executable).parent
     environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"

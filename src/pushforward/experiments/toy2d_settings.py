@@ -11,6 +11,9 @@ TARGETS = ("gaussian", "mog2", "rosenbrock", "donut", "funnel", "squiggle")
 # The score the paper's funnel column was made with: the gradient of no density.
 REPLAY = "funnel_coinsvgd"
 
+# The targets of Figure 1.
+PICTURED = ("donut", "rosenbrock")
+
 # Table 1 of Luo & Deng (2025): mean and ± of the KSD at 500 draws, in TARGETS' order.
 _PAPER = """
 svgd-500   .013  .001   .044  .006   .053  .002   .057  .004   .052  .001   .024  .002
@@ -120,6 +123,8 @@ class Scale:
     u_draws: int = 5000
     weight_draws: int = 100_000
     sweep: tuple[float, ...] = ()
+    # Figure 2: which samplers, and how many seeds of each.
+    curves: tuple[str, ...] = ("dft", "dft_l2")
     seeds: int = 5
 
 
@@ -196,7 +201,8 @@ SCALES = {
     "smoke": Scale(
         "smoke",
         targets=("mog2", "donut", "rosenbrock"),
-        methods=("dft", "recipe"),
+        methods=("dft",),
+        curves=("dft",),
         ours=_TINY,
         paper_steps={"dft": 10},
         paper_sizes={"batch_size": 32, "width": 8, "depth": 1},
@@ -245,7 +251,7 @@ def groups(scale: Scale) -> list[Group]:
     mine = {k: _fitting(m, scale.ours or {}) for k, m in ours().items()}
     shown = scale.methods or tuple(mine)
     found += [Group(name, "ours", mine[name], scale.targets) for name in shown]
-    for name in ("dft", "dft_l2"):
+    for name in scale.curves:
         # Figure 2: one target, several seeds.
         seeds = scale.seeds
         found.append(Group(name, f"{seeds} seeds", mine[name], ("funnel",), seeds))

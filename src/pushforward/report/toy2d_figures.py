@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 import pushforward as pf
 from pushforward import _files
 from pushforward.experiments.results import Results
-from pushforward.experiments.toy2d_settings import LABELS
+from pushforward.experiments.toy2d_settings import LABELS, PICTURED
 from pushforward.report.plots import CONTOUR, OURS, REFERENCE, density_contours
 from pushforward.report.toy2d import FIGURE_1, FIGURE_2
 from pushforward.targets.base import AbstractTarget
@@ -44,7 +44,7 @@ def figures(results: Results, folder: Path) -> list[Path]:
 
 def clouds(results: Results) -> Figure | None:
     """Figure 1: draws over contours of the density."""
-    rows = ("donut", "rosenbrock")
+    rows = PICTURED
     shown = [
         (method, setting)
         for method, setting in PANELS
@@ -60,9 +60,6 @@ def clouds(results: Results) -> Figure | None:
         target: AbstractTarget = pf.targets.get(name)
         exact = np.asarray(target.sample_flat(jax.random.key(0), 500))
         many = np.asarray(target.sample_flat(jax.random.key(1), 20_000))
-        low, high = np.quantile(many, [0.0005, 0.9995], axis=0)
-        limits = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-        grid = density_contours(target, many, limits)
         sets: list[tuple[str, Any, str]] = [
             (
                 f"{LABELS[method]}" + ("" if setting == "ours" else f", {setting}"),
@@ -72,11 +69,15 @@ def clouds(results: Results) -> Figure | None:
             for method, setting in shown
         ]
         sets.append(("exact draws", exact, REFERENCE))
+        every = np.concatenate([np.array(draws, float) for _, draws, _ in sets])
+        low, high = np.quantile(every, [0.001, 0.999], axis=0)
+        limits = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+        grid = density_contours(target, many, limits)
         for panel, (label, draws, colour) in zip(row, sets, strict=True):
             points = np.array(draws, float)
             panel.scatter(*points.T, s=5, color=colour, alpha=0.6, linewidths=0)
             if grid is not None:
-                panel.contour(*grid, colors=CONTOUR, linewidths=0.6)
+                panel.contour(*grid, colors=CONTOUR, linewidths=0.6, linestyles="solid")
             panel.set(xlim=limits[0], ylim=limits[1])
             panel.set_title(f"{name}: {label}", fontsize=8)
             panel.set_xlabel("x")

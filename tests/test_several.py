@@ -1,0 +1,136 @@
+"""One program for many targets, what is watched during training, and the floor."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pushforward as pf
+from pushforward import methods
+from pushforward.diagnostics import Floor, ksd
+from pushforward.errors import UsageError
+from pushforward.targets.several import Among, several
+
+TINY = methods.Gaussian(steps=40, batch_size=64, particles=256)
+
+
+class Shifted(eqx.Module):
+    centre: jax.Array
+
+    def __call__(self, x):
+        return -0.5 * jnp.sum((x - self.centre) ** 2)
+
+
+def test_targets_of_one_kind_are_stacked():
+    targets = [pf.Target(Shifted(jnp.full(2, c)), dim=2) for c in (0.0, 5.0)]
+    together = several(targets)
+    assert not isinstance(together.first, Among)
+    keys = jax.random.split(jax.random.key(0), 2)
+    fits = pf.fit_many(keys, targets, TINY, progress=False)
+    for fit, centre in zip(fits, (0.0, 5.0), strict=True):
+        draws = fit.sampler.sample(jax.random.key(1), 10_000)
+        # A Gaussian is fitted exactly: what is left is the noise of the last steps.
+        np.testing.assert_allclose(draws.mean(axis=0), centre, atol=0.1)
+
+
+def test_different_targets_are_fitted_as_each_alone():
+    targets = [pf.targets.get(name) for name in ("gaussian", "squiggle")]
+    assert isinstance(several(targets).first, Among)
+    keys = jax.random.split(jax.random.key(3), 2)
+    # In the targets' own coordinates: a first look multiplies differences of rounding.
+    method = methods.KSD(steps=20, batch_size=16, width=8, depth=1, whiten=False)
+    together = pf.fit_many(keys, targets, method, progress=False)
+    for key, target, ours in zip(keys, targets, together, strict=True):
+        alone = pf.fit(key, target, method, progress=False)
+        a, b = (f.sampler.sample(jax.random.key(1), 100) for f in (alone, ours))
+        # The same draws up to the rounding of a batched program; the steps of Adam are
+        # 1e-3 long, so the wrong target would differ by some hundredths.
+        np.testing.assert_allclose(a, b, atol=1e-3)
+        assert ours.evaluations == alone.evaluations == 20 * 16
+
+
+def test_targets_that_do_not_go_together():
+    plane, line = pf.targets.get("gaussian"), pf.Target(lambda x: -(x[0] ** 2), dim=1)
+    keys = jax.random.split(jax.random.key(0), 2)
+    with pytest.raises(UsageError, match="one dimension and be of one kind"):
+        pf.fit_many(keys, [plane, line], TINY, progress=False)
+    with pytest.raises(UsageError, match="2 keys and 1 targets"):
+        pf.fit_many(keys, [plane], TINY, progress=False)
+
+    def posterior(n):
+        return pf.MinibatchTarget(
+            lambda x: -jnp.sum(x**2),
+            lambda x, y: -jnp.sum((x - y) ** 2),
+            jnp.ones((n, 1)),
+            dim=1,
+            batch_size=2,
+        )
+
+    with pytest.raises(UsageError, match="differ in their data alone"):
+        several([posterior(4), posterior(5)])
+
+
+def test_what_is_watched_joins_the_history(tmp_path):
+    seen = []
+
+    def watch(step, sampler, target):
+        seen.append(step)
+        return {"width": jnp.std(sampler.sample_flat(jax.random.key(0), 100))}
+
+    target = pf.targets.get("gaussian")
+    how = {"progress": False, "watch": watch, "watch_every": 15, "out": tmp_path / "r"}
+    fit = pf.fit(jax.random.key(0), target, TINY, **how)
+    assert seen == [15, 30]
+    rows = [row for row in fit.history.rows if "width" in row]
+    assert [row["step"] for row in rows] == [15, 30]
+    # A longer run keeps what was seen before.
+    longer = pf.fit(jax.random.key(0), target, TINY, steps=60, resume=True, **how)
+    assert seen == [15, 30, 45, 60]
+    again = [row for row in longer.history.rows if "width" in row]
+    assert again[:2] == rows and len(again) == 4
+    many = pf.fit_many(
+        jax.random.split(jax.random.key(1), 2), target, TINY, progress=False,
+        watch=watch, watch_every=40,
+    )  # fmt: skip
+    widths = [[r["width"] for r in f.history.rows if "width" in r] for f in many]
+    assert len(widths[0]) == 1 and widths[0] != widths[1]
+    with pytest.raises(UsageError, match="watch_every must be"):
+        pf.fit(jax.random.key(0), target, TINY, watch=watch, watch_every=0)
+
+
+def test_watching_changes_no_bit():
+    target, key = pf.targets.get("gaussian"), jax.random.key(5)
+    plain = pf.fit(key, target, TINY, progress=False)
+    watched = pf.fit(
+        key, target, TINY, progress=False, watch=lambda *_: {}, watch_every=7
+    )
+    draws = [f.sampler.sample(jax.random.key(1), 10) for f in (plain, watched)]
+    np.testing.assert_array_equal(*draws)
+
+
+def test_the_floor():
+    target = pf.targets.get("gaussian")
+    floor = Floor(jax.random.key(0), target, 200, sets=40)
+    judged = [
+        floor.judge(jax.random.key(i), target.sample_flat, comparisons=6)
+        for i in range(1, 9)
+    ]
+    # Each of 24 means of exact draws lies above its bound with probability 1/600 (a few
+    # times that, the distances being skewed): two of them in less than 1 % of cases.
+    assert sum(not s.at_floor for scores in judged for s in scores.values()) <= 1
+    exact = judged[0]
+    assert abs(exact["ksd_u"].exact) < 4 * exact["ksd_u"].exact_sd / 40**0.5
+    assert exact["sliced_w2"].ratio == pytest.approx(1.0, abs=0.2)
+    assert exact["ksd_v"].error == exact["ksd_v"].sd / 20**0.5
+
+    def shifted(key, n):
+        return target.sample_flat(key, n) + 0.5
+
+    moved = floor.judge(jax.random.key(2), shifted, sets=5)
+    assert not any(score.at_floor for score in moved.values())
+    x = target.sample_flat(jax.random.key(9), 200)
+    direct = ksd(x, jax.vmap(target.score)(x))
+    only = floor.scores(jax.random.key(3), lambda key, n: x, 1)
+    assert only["ksd_v"][0] == pytest.approx(float(direct.v), rel=1e-5)
+    assert only["ksd_u"][0] == pytest.approx(float(direct.u), rel=1e-4)

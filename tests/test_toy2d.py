@@ -1,0 +1,169 @@
+"""The first experiment at its smallest scale, its result files, its page."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pushforward.cli import main
+from pushforward.errors import FileError
+from pushforward.experiments import toy2d_settings as settings
+from pushforward.experiments.compiling import compiling
+from pushforward.experiments.results import Results, read
+from pushforward.experiments.toy2d import cell_name
+from pushforward.experiments.toy2d_runs import still_falling
+from pushforward.report import toy2d as report
+from pushforward.report.pages import render
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parents[1]
+FIELDS = (
+    "experiment target method setting metric value n seed steps seconds device versions"
+)
+
+
+def reproduce(out, *words):
+    code = "import sys; from pushforward.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["reproduce", "toy2d", "--scale", "smoke", "--out", str(out), *words]
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        # Compiling well takes longer than the few steps that are made.
+        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The result directory, and what the command said in each of its three runs."""
+    out = tmp_path_factory.mktemp("toy2d")
+    runs = [reproduce(out, "--methods", "ld"), reproduce(out), reproduce(out)]
+    for run in runs:
+        assert run.returncode == 0, run.stdout + run.stderr
+    return out, [run.stdout for run in runs]
+
+
+def test_every_cell_is_there_and_says_all_about_itself(smoke):
+    results = read(smoke[0] / "toy2d.json", "toy2d")
+    groups = settings.groups(settings.scale("smoke"))
+    names = {cell_name(group, t) for group in groups for t in group.targets}
+    assert set(results.cells) == names
+    for record in results.records():
+        assert set(FIELDS.split()) <= set(record)
+        assert record["versions"]["jax"]
+    for record in results.records(metric="sliced_w2"):
+        assert record["exact"] > 0 and record["bound"] > record["exact"]
+
+
+def test_finished_cells_are_not_run_again(smoke):
+    first, second, third = smoke[1]
+    assert "LD (50 steps)" in first and "DFT" not in first
+    assert "LD" not in second and "DFT-NS (ours)" in second
+    assert "[" not in third
+
+
+def test_the_page_and_the_figures(smoke, tmp_path):
+    made = render(smoke[0], tmp_path)
+    assert [path.name for path in made] == [
+        "toy2d.md",
+        report.FIGURE_1,
+        report.FIGURE_2,
+    ]
+    page = made[0].read_text()
+    results = read(smoke[0] / "toy2d.json", "toy2d")
+    shown = results.find(metric="ksd_protocol", method="ld", target="donut")
+    assert shown is not None
+    assert f"{shown['value']:.3f}".lstrip("0") in page
+    for path in made[1:]:
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
+def test_the_page_in_the_repository_is_what_its_file_says():
+    results = read(ROOT / "results" / "toy2d.json", "toy2d")
+    page = ROOT / "docs" / "results" / "toy2d.md"
+    assert page.read_text() == report.page(results)
+
+
+def test_result_files_are_merged(tmp_path):
+    one = Results.open(tmp_path / "a.json", "toy2d", "smoke")
+    two = Results.open(tmp_path / "b.json", "toy2d", "smoke")
+    one.add("x", {"records": [{"metric": "m", "value": 1}]})
+    two.add("x", {"records": []})
+    two.add("y", {"records": [{"metric": "m", "value": 2}]})
+    assert one.merge(tmp_path / "b.json") == 1
+    again = Results.open(tmp_path / "a.json", "toy2d", "smoke")
+    assert [r["value"] for r in again.records(metric="m")] == [1, 2]
+    other = Results.open(tmp_path / "c.json", "toy2d", "cpu")
+    with pytest.raises(FileError, match="--scale smoke and cannot be merged into cpu"):
+        other.merge(tmp_path / "a.json")
+    with pytest.raises(FileError, match="choose another --out for cpu"):
+        Results.open(tmp_path / "a.json", "toy2d", "cpu")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": {"a": 1}}']
+)
+def test_a_file_that_is_no_result_file_is_kept_and_refused(text, tmp_path, capsys):
+    (tmp_path / "toy2d.json").write_text(text)
+    words = ["reproduce", "toy2d", "--scale", "smoke", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "is not a result file of pushforward" in capsys.readouterr().err
+    assert (tmp_path / "toy2d.json").read_text() == text
+
+
+def test_refusals(tmp_path, capsys):
+    words = ["reproduce", "toy2d", "--scale", "smoke", "--out"]
+    assert main([*words, str(tmp_path), "--methods", "nuts"]) == 2
+    assert "There is no method 'nuts' at this scale" in capsys.readouterr().err
+    assert main([*words, "/proc/nowhere"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    missing = str(tmp_path / "none.json")
+    assert main([*words, str(tmp_path / "new"), "--merge", missing]) == 2
+    assert main(["report", "--results", str(tmp_path / "none")]) == 2
+    assert "There is no result file in" in capsys.readouterr().err
+
+
+def test_the_papers_figures():
+    """Three cells of the paper's table, read off by eye."""
+    assert settings.paper("dft", "ours", "funnel") == (0.081, 0.009)
+    assert settings.paper("svgd", "500 steps", "gaussian") == (0.013, 0.001)
+    assert settings.paper("fisher", "paper", "funnel") == (7.837, 1.614)
+    assert settings.paper("ld", "50 steps", settings.REPLAY) == (0.387, 0.033)
+    assert settings.paper("recipe", "ours", "funnel") is None
+    assert settings.paper("dft", "w1 = 0.5", "donut") is None
+
+
+def test_still_falling():
+    steps = range(1, 101)
+    noise = np.random.default_rng(0).normal(0, 0.01, 100)
+    flat = [(s, 0.1 + e, 0.02) for s, e in zip(steps, noise, strict=True)]
+    falling = [(s, 10 / s + e, 0.02) for s, e in zip(steps, noise / 10, strict=True)]
+    assert not still_falling(flat) and still_falling(falling)
+    assert not still_falling([(1, float("nan"), 0.1)] * 100)
+    assert not still_falling(flat[:2])
+
+
+def test_compilation_is_counted():
+    import jax
+
+    with compiling() as counted:
+        jax.jit(lambda x: x * 3.25 + 0.125)(1.0)
+    seconds = counted.seconds
+    assert seconds > 0
+    jax.jit(lambda x: x * 5.25 + 0.375)(1.0)
+    assert counted.seconds == seconds
+
+
+def test_a_cell_is_a_line(tmp_path):
+    results = Results.open(tmp_path / "a.json", "toy2d", "smoke")
+    for name in "ab":
+        results.add(name, {"records": [{"metric": "m"}]})
+    text = (tmp_path / "a.json").read_text()
+    assert len([line for line in text.splitlines() if '"records"' in line]) == 2
+    assert json.loads(text)["scale"] == "smoke"
