@@ -219,8 +219,8 @@ SCALES = {
     ),
     "cpu": Scale(
         "cpu",
-        ours={"batch_size": 256, "width": 64, "steps": 3000},
-        repeats=10,
+        ours={"batch_size": 256, "width": 64, "steps": 2000, "particles": 2048},
+        repeats=5,
         evaluations=20,
         exact_sets=40,
         u_draws=2000,
