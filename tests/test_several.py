@@ -111,16 +111,12 @@ def test_watching_changes_no_bit():
 
 def test_the_floor():
     target = pf.targets.get("gaussian")
-    floor = Floor(jax.random.key(0), target, 200, sets=40)
-    judged = [
-        floor.judge(jax.random.key(i), target.sample_flat, comparisons=6)
-        for i in range(1, 9)
-    ]
-    # Each of 24 means of exact draws lies above its bound with probability 1/600 (a few
-    # times that, the distances being skewed): two of them in less than 1 % of cases.
-    assert sum(not s.at_floor for scores in judged for s in scores.values()) <= 1
-    exact = judged[0]
-    assert abs(exact["ksd_u"].exact) < 4 * exact["ksd_u"].exact_sd / 40**0.5
+    floor = Floor(jax.random.key(0), target, 100, sets=200)
+    exact = floor.judge(jax.random.key(1), target.sample_flat, comparisons=6)
+    # Three means of exact draws, each above its bound with probability 1/600, or a few
+    # times that, since the distances are skewed.
+    assert all(score.at_floor for score in exact.values())
+    assert abs(exact["ksd_u"].exact) < 4 * exact["ksd_u"].exact_sd / 200**0.5
     assert exact["sliced_w2"].ratio == pytest.approx(1.0, abs=0.2)
     assert exact["ksd_v"].error == exact["ksd_v"].sd / 20**0.5
 
@@ -129,7 +125,7 @@ def test_the_floor():
 
     moved = floor.judge(jax.random.key(2), shifted, sets=5)
     assert not any(score.at_floor for score in moved.values())
-    x = target.sample_flat(jax.random.key(9), 200)
+    x = target.sample_flat(jax.random.key(9), 100)
     direct = ksd(x, jax.vmap(target.score)(x))
     only = floor.scores(jax.random.key(3), lambda key, n: x, 1)
     assert only["ksd_v"][0] == pytest.approx(float(direct.v), rel=1e-5)

@@ -28,9 +28,9 @@ from pushforward.targets.coordinates import Whitening
 from pushforward.targets.structure import Structure
 
 FORMAT = 1
-# Draws are made in blocks of this size whatever n is: the program is compiled once, and
-# block i of any run is the same draws.
-BLOCK = 16_384
+# Draws are made in blocks whatever n is: the program is compiled once, and block i of
+# any run is the same draws. Points of many coordinates (images) come in smaller blocks.
+BLOCK, BLOCK_NUMBERS = 16_384, 2**20
 
 
 class Sampler(eqx.Module):
@@ -50,6 +50,12 @@ class Sampler(eqx.Module):
     def names(self) -> tuple[str, ...]:
         """A name for each coordinate."""
         return self.structure.names
+
+    @property
+    def block_size(self) -> int:
+        """How many draws are made in one pass: a power of two."""
+        fitting = max(BLOCK_NUMBERS // self.dim, 1)
+        return min(BLOCK, 2 ** (fitting.bit_length() - 1))
 
     def block(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
         """`n` draws in unconstrained coordinates, in one pass; jit-able."""
@@ -88,14 +94,15 @@ class Sampler(eqx.Module):
         """The draws of `sample`, a block at a time, as numpy arrays."""
         _check_count(n)
         draw = _draw_trees if draw is None else draw
-        count = -(-n // BLOCK)
+        size = self.block_size
+        count = -(-n // size)
         ahead = draw(self, key, _index(0)) if count else None
         for i in range(count):
             # The next block is computed while this one is copied out.
             current, ahead = ahead, None
             if i + 1 < count:
                 ahead = draw(self, key, _index(i + 1))
-            keep = min(BLOCK, n - i * BLOCK)
+            keep = min(size, n - i * size)
             yield jax.tree.map(lambda a, keep=keep: np.asarray(a)[:keep], current)
 
     def _collect(self, key: PRNGKeyArray, n: int, draw) -> Any:
@@ -104,11 +111,12 @@ class Sampler(eqx.Module):
         # for every n.
         shapes = eqx.filter_eval_shape(draw, self, key, _index(0))
         whole = jax.tree.map(lambda a: np.empty((n, *a.shape[1:]), a.dtype), shapes)
+        size = self.block_size
         for i, block in enumerate(self.blocks(key, n, draw)):
             for into, part in zip(
                 jax.tree.leaves(whole), jax.tree.leaves(block), strict=True
             ):
-                into[i * BLOCK : i * BLOCK + len(part)] = part
+                into[i * size : i * size + len(part)] = part
         return whole
 
     def stream(
@@ -143,7 +151,7 @@ class Sampler(eqx.Module):
 
 @eqx.filter_jit
 def _draw_flat(sampler: Sampler, key: PRNGKeyArray, block: Int[Array, ""]):
-    return sampler.block(jax.random.fold_in(key, block), BLOCK)
+    return sampler.block(jax.random.fold_in(key, block), sampler.block_size)
 
 
 @eqx.filter_jit

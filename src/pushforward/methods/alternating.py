@@ -22,12 +22,28 @@ from pushforward.methods.base import (
     Adam,
     AutoFloat,
     AutoInt,
+    AutoStr,
     Clock,
     average,
     fill_in,
 )
-from pushforward.methods.common import Schedule, Shape, coordinates, new_map, pace
-from pushforward.networks import MLP, AbstractNetwork, ScoreMLP
+from pushforward.methods.common import (
+    Schedule,
+    ScoreModel,
+    Shape,
+    coordinates,
+    new_map,
+    new_score,
+    pace,
+    rested,
+)
+from pushforward.networks import (
+    AbstractBatchNetwork,
+    AbstractNetwork,
+    ScoreMLP,
+    UNet,
+    with_statistics,
+)
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
 from pushforward.targets.coordinates import Whitened
@@ -41,7 +57,7 @@ class AlternatingState(eqx.Module):
 
     network: AbstractNetwork
     averaged: AbstractNetwork
-    score: ScoreMLP | MLP
+    score: ScoreModel
     network_optimiser: tuple
     score_optimiser: tuple
     look: Look
@@ -52,6 +68,7 @@ class AbstractAlternating(AbstractMethod):
     """Score network and sampler in turns; an objective completes it."""
 
     width: eqx.AbstractVar[AutoInt]
+    score_width: eqx.AbstractVar[AutoInt]
     depth: eqx.AbstractVar[int]
     shape: eqx.AbstractVar[Shape]
     latent: eqx.AbstractVar[AutoInt]
@@ -68,6 +85,8 @@ class AbstractAlternating(AbstractMethod):
     antithetic: eqx.AbstractVar[bool]
     whiten: eqx.AbstractVar[bool]
     particles: eqx.AbstractVar[int]
+    sigma_power: eqx.AbstractVar[float]
+    compute: eqx.AbstractVar[AutoStr]
 
     def __check_init__(self):
         if self.noise_scale is None:
@@ -108,14 +127,19 @@ class AbstractAlternating(AbstractMethod):
 
     def resolve(self, target: AbstractTarget, platform: str):
         fast = platform != "cpu"
+        image = self.shape == "image"
+        width = 1024 if image else (256 if fast else 64)
+        latent = 128 if image else target.dim + (self.shape == "mixture")
         return fill_in(
             self,
             {
                 "steps": 15_000 if fast else 4_000,
-                "batch_size": 2048 if fast else 256,
-                "width": 256 if fast else 64,
-                "latent": target.dim + (self.shape == "mixture"),
+                "batch_size": 128 if image else (2048 if fast else 256),
+                "width": width,
+                "score_width": 64 if image else (self.width or width),
+                "latent": latent,
                 "noise_scale": 0.05,
+                "compute": "bfloat16" if image and fast else "float32",
             },
         )
 
@@ -151,9 +175,18 @@ class AbstractAlternating(AbstractMethod):
                 self.activation,
                 scale=1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5,
                 particles=seen.particles,
+                compute=self.compute,
                 key=network_key,
             )
-        score = self._new_score(target, score_key)
+        score = new_score(
+            self.shape,
+            target,
+            self.score_width,
+            self.depth,
+            self.activation,
+            compute=self.compute,
+            key=score_key,
+        )
         return AlternatingState(
             network,
             network,
@@ -162,19 +195,6 @@ class AbstractAlternating(AbstractMethod):
             self._score_adam.init(score),
             seen,
             Clock.start(steps),
-        )
-
-    def _new_score(self, target: AbstractTarget, key: PRNGKeyArray):
-        if self.shape == "plain" and not target.is_noise_conditional:
-            dim = target.dim
-            return MLP(dim, dim, self.width, self.depth, self.activation, key=key)
-        return ScoreMLP(
-            target.dim,
-            self.width,
-            self.depth,
-            self.activation,
-            conditional=target.is_noise_conditional,
-            key=key,
         )
 
     def _noise_levels(self, key: PRNGKeyArray, target: AbstractTarget):
@@ -214,13 +234,15 @@ class AbstractAlternating(AbstractMethod):
             jax.random.split(score_key, self.score_steps),
         )
         score = eqx.combine(arrays, static)
-        (_, gap), gradient = eqx.filter_value_and_grad(
+        (_, (gap, seen)), gradient = eqx.filter_value_and_grad(
             self._sampler_loss, has_aux=True
         )(state.network, score, view, target, network_key)
         rate = jnp.where(state.clock.step < self.score_warmup, 0.0, factor)
         network, network_optimiser = self._adam.update(
             gradient, state.network_optimiser, state.network, rate
         )
+        if isinstance(network, AbstractBatchNetwork) and seen is not None:
+            network = with_statistics(network, seen)
         new = AlternatingState(
             network,
             average(state.averaged, network, state.clock, self.averaging),
@@ -236,7 +258,7 @@ class AbstractAlternating(AbstractMethod):
         shape = (self.batch_size, network.in_size)
         return jax.random.normal(key, shape, NETWORK_DTYPE)
 
-    def _score_loss(self, model: ScoreMLP | MLP, network, target, key):
+    def _score_loss(self, model: ScoreModel, network, target, key):
         z_key, level_key, noise_key = jax.random.split(key, 3)
         x0 = jax.lax.stop_gradient(jax.vmap(network)(self._latents(z_key, network)))
         levels = self._noise_levels(level_key, target)
@@ -254,7 +276,11 @@ class AbstractAlternating(AbstractMethod):
         All of the objective's dependence on the sampler is through its draws.
         """
         z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
-        x0 = jax.vmap(network)(self._latents(z_key, network))
+        z = self._latents(z_key, network)
+        if isinstance(network, AbstractBatchNetwork):
+            x0, seen = network.train(z)
+        else:
+            x0, seen = jax.vmap(network)(z), None
         levels = self._noise_levels(level_key, target)
         eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
         frozen = jax.lax.stop_gradient(x0)
@@ -281,8 +307,8 @@ class AbstractAlternating(AbstractMethod):
             x = x0 + sigma * eps
             # Two minibatches here too: one would add its variance to the figure.
             gap = jnp.sum((first(x) - field(x)) * (second(x) - field(x)))
-            # A noise level's gradients scale like 1/sigma: weigh them alike.
-            weight = sigma**2 if target.is_noise_conditional else 1.0
+            # Gradients are larger at lower noise levels: weigh them alike.
+            weight = sigma**self.sigma_power if target.is_noise_conditional else 1.0
             return weight * sum(gradients) / len(signs), gap
 
         if target.is_stochastic:
@@ -291,16 +317,17 @@ class AbstractAlternating(AbstractMethod):
         else:
             in_axes = (0, 0, 0, None, None)
             gradients, gaps = jax.vmap(one, in_axes)(frozen, eps, levels, None, None)
-        return jnp.mean(jnp.sum(gradients * x0, axis=1)), jnp.mean(gaps)
+        return jnp.mean(jnp.sum(gradients * x0, axis=1)), (jnp.mean(gaps), seen)
 
     def sampler(self, target, state) -> Sampler:
         # A plain target is fitted by g(z) + sigma eps; a smoothed one by g(z) itself.
         scale = 0.0 if target.is_noise_conditional else self.noise_scale
         scale = jnp.asarray(scale, jnp.result_type(float))
-        return Sampler(state.averaged, state.look.whitening, scale, target.structure)
+        network = rested(state.averaged)
+        return Sampler(network, state.look.whitening, scale, target.structure)
 
 
-def _at_level(model: ScoreMLP | MLP, sigma: Any) -> Field:
-    if isinstance(model, ScoreMLP) and model.conditional:
+def _at_level(model: ScoreModel, sigma: Any) -> Field:
+    if isinstance(model, UNet) or (isinstance(model, ScoreMLP) and model.conditional):
         return lambda x: model(x, sigma)
     return lambda x: model(x)

@@ -7,15 +7,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._precision import narrow
+from pushforward._precision import NETWORK_DTYPE, narrow
 from pushforward.errors import UsageError
 from pushforward.methods.base import Clock
-from pushforward.networks import MLP, AbstractNetwork, MixtureMap, ResidualMap
+from pushforward.networks import (
+    MLP,
+    AbstractBatchNetwork,
+    AbstractNetwork,
+    Generator,
+    MixtureMap,
+    ResidualMap,
+    ScoreMLP,
+    UNet,
+    at_rest,
+)
+from pushforward.networks.layers import Compute
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitening
 from pushforward.whitening import Look, look
 
-Shape = Literal["residual", "plain", "mixture"]
+Shape = Literal["residual", "plain", "mixture", "image"]
 Schedule = Literal["cosine", "constant"]
 
 # Gaussians in the base of a mixture map.
@@ -32,14 +43,23 @@ def new_map(
     *,
     scale: float = 1.0,
     particles: Float[Array, "n d"] | None = None,
+    compute: Compute = "float32",
     key: PRNGKeyArray,
 ) -> AbstractNetwork:
     """A new sampler network from `latent` to `dim` numbers.
 
     A residual one starts at the standard normal (times `scale`); a mixture at the
     particles of the first look; a plain one, the multi-layer perceptron of the paper,
-    wherever its random weights put it.
+    wherever its random weights put it, and so does the generator of an image.
     """
+    if shape == "image":
+        network = Generator(latent, width, compute, key=key)
+        if network.out_size != dim:
+            raise UsageError(
+                f"shape='image' makes images of {network.out_size} pixels, and the "
+                f"target has {dim} coordinates."
+            )
+        return network
     if shape == "mixture":
         if particles is None or latent != dim + 1:
             raise UsageError(
@@ -56,6 +76,37 @@ def new_map(
             "shape='plain'."
         )
     return ResidualMap(dim, dim, width, depth, activation, scale=scale, key=key)
+
+
+def new_score(
+    shape: Shape,
+    target: AbstractTarget,
+    width: int,
+    depth: int,
+    activation: str,
+    *,
+    compute: Compute = "float32",
+    key: PRNGKeyArray,
+) -> "ScoreModel":
+    """A new model of the sampler's score, in the same style as the sampler."""
+    if shape == "image":
+        side = round(target.dim**0.5)
+        return UNet(side, width, compute, key=key)
+    levels = target.is_noise_conditional
+    if shape == "plain" and not levels:
+        return MLP(target.dim, target.dim, width, depth, activation, key=key)
+    return ScoreMLP(target.dim, width, depth, activation, conditional=levels, key=key)
+
+
+ScoreModel = ScoreMLP | MLP | UNet
+
+
+def rested(network: AbstractNetwork) -> AbstractNetwork:
+    """A network that is to be used: its running statistics, if any, made its own."""
+    if not isinstance(network, AbstractBatchNetwork):
+        return network
+    shape = (16, 256, network.in_size)
+    return at_rest(network, jax.random.normal(jax.random.key(0), shape, NETWORK_DTYPE))
 
 
 def mixture_map(

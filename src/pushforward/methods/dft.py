@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from pushforward.errors import UsageError
 from pushforward.methods.alternating import AbstractAlternating, Field
-from pushforward.methods.base import AUTO, AutoFloat, AutoInt
+from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
 from pushforward.methods.common import Schedule, Shape
 from pushforward.scores import Estimator, divergence
 
@@ -27,6 +27,7 @@ class DFT(AbstractAlternating):
     w2: float = 1.0
     form: Form = "denoising"
     width: AutoInt = AUTO
+    score_width: AutoInt = AUTO
     depth: int = 3
     shape: Shape = "residual"
     latent: AutoInt = AUTO
@@ -43,6 +44,8 @@ class DFT(AbstractAlternating):
     antithetic: bool = True
     whiten: bool = True
     particles: int = 2048
+    sigma_power: float = 2.0
+    compute: AutoStr = AUTO
 
     def __check_init__(self):
         if self.form == "simplified" and self.w1 != self.w2:

@@ -2,7 +2,7 @@
 
 from pushforward.errors import UsageError
 from pushforward.methods.alternating import AbstractAlternating
-from pushforward.methods.base import AUTO, AutoFloat, AutoInt
+from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
 from pushforward.methods.common import Schedule, Shape
 from pushforward.methods.dft import dft_loss
 from pushforward.scores import Estimator
@@ -20,6 +20,7 @@ class Fisher(AbstractAlternating):
     steps: AutoInt = AUTO
     batch_size: AutoInt = AUTO
     width: AutoInt = AUTO
+    score_width: AutoInt = AUTO
     depth: int = 3
     shape: Shape = "residual"
     latent: AutoInt = AUTO
@@ -36,6 +37,8 @@ class Fisher(AbstractAlternating):
     antithetic: bool = False
     whiten: bool = True
     particles: int = 2048
+    sigma_power: float = 2.0
+    compute: AutoStr = AUTO
 
     def __check_init__(self):
         if self.estimator == "denoising":

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pushforward.methods.alternating import AbstractAlternating, Field
-from pushforward.methods.base import AUTO, AutoFloat, AutoInt
+from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
 from pushforward.methods.common import Schedule, Shape
 from pushforward.scores import Estimator
 
@@ -16,6 +16,7 @@ class KL(AbstractAlternating):
     steps: AutoInt = AUTO
     batch_size: AutoInt = AUTO
     width: AutoInt = AUTO
+    score_width: AutoInt = AUTO
     depth: int = 3
     shape: Shape = "residual"
     latent: AutoInt = AUTO
@@ -32,6 +33,8 @@ class KL(AbstractAlternating):
     antithetic: bool = True
     whiten: bool = True
     particles: int = 2048
+    sigma_power: float = 2.0
+    compute: AutoStr = AUTO
 
     def objective(self, x, conditional, score, first, second):
         return kl_loss(x, score, first)

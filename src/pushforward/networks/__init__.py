@@ -4,19 +4,37 @@ Every network can describe itself in plain names and numbers (`describe`), and b
 again from that description (`build`): so a sampler file holds one without any code.
 """
 
-from pushforward.networks.base import AbstractNetwork, build, describe
+from pushforward.networks.base import (
+    AbstractBatchNetwork,
+    AbstractNetwork,
+    at_rest,
+    build,
+    describe,
+    with_statistics,
+)
+from pushforward.networks.classifier import WideResNet
+from pushforward.networks.energy import EnergyResNet
 from pushforward.networks.flow import FlowMap
+from pushforward.networks.generator import Generator
 from pushforward.networks.mixture import MixtureMap
 from pushforward.networks.mlp import MLP, AffineMap, ResidualMap, ScoreMLP
+from pushforward.networks.unet import UNet
 
 __all__ = [
     "MLP",
+    "AbstractBatchNetwork",
     "AbstractNetwork",
     "AffineMap",
+    "EnergyResNet",
     "FlowMap",
+    "Generator",
     "MixtureMap",
     "ResidualMap",
     "ScoreMLP",
+    "UNet",
+    "WideResNet",
+    "at_rest",
     "build",
     "describe",
+    "with_statistics",
 ]

@@ -28,6 +28,45 @@ class AbstractNetwork(eqx.Module):
         """The network at one point."""
 
 
+class AbstractBatchNetwork(AbstractNetwork):
+    """A network whose training sees a whole batch (batch normalisation).
+
+    At rest it is a function of one point, by running statistics. In training it takes a
+    batch, uses the batch's own statistics, and returns the network that has seen them.
+    """
+
+    @abc.abstractmethod
+    def train(
+        self, batch: Float[Array, "n i"], keep: float = 0.9
+    ) -> tuple[Float[Array, "n o"], "AbstractBatchNetwork"]:
+        """A training pass; `keep` is the weight of the statistics seen before."""
+
+    @abc.abstractmethod
+    def statistics(self) -> list[Any]:
+        """The running statistics, which no gradient moves."""
+
+
+def with_statistics(
+    network: AbstractBatchNetwork, seen: AbstractBatchNetwork
+) -> AbstractBatchNetwork:
+    """`network` with the running statistics of `seen`."""
+    return eqx.tree_at(lambda n: n.statistics(), network, seen.statistics())
+
+
+@eqx.filter_jit
+def at_rest(
+    network: AbstractBatchNetwork, batches: Float[Array, "k n i"]
+) -> AbstractBatchNetwork:
+    """The network with its statistics estimated anew, as means over `batches`.
+
+    Averaged weights need this: the statistics of the weights that were averaged are not
+    theirs.
+    """
+    for i in range(batches.shape[0]):
+        _, network = network.train(batches[i], keep=i / (i + 1))
+    return network
+
+
 def describe(network: AbstractNetwork) -> dict[str, Any]:
     """The network's kind and constructor arguments, as plain names and numbers."""
     arguments = inspect.signature(type(network).__init__).parameters

@@ -1,0 +1,179 @@
+"""Layers for images of shape (height, width, channels).
+
+Each is written for one image; `vmap` outside turns many into one convolution. Numbers
+are stored in float32; convolutions may be computed in bfloat16, which is as good on a
+GPU and hopeless on a CPU.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward._precision import NETWORK_DTYPE
+
+# "float32" or "bfloat16".
+Compute = str
+Image = Float[Array, "_ _ _"]
+
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+
+class Conv(eqx.Module):
+    """A convolution that keeps the size of the image."""
+
+    weight: Float[Array, "k k i o"]
+    bias: Float[Array, " o"]
+    compute: Compute = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int = 3,
+        *,
+        gain: float = 1.0,
+        compute: Compute = "float32",
+        key: PRNGKeyArray,
+    ):
+        """Weights from N(0, gain^2 / fan-in)."""
+        fan_in = inputs * size * size
+        shape = (size, size, inputs, outputs)
+        draw = jax.random.normal(key, shape, NETWORK_DTYPE)
+        self.weight = gain * fan_in**-0.5 * draw
+        self.bias = jnp.zeros(outputs, NETWORK_DTYPE)
+        self.compute = compute
+
+    def __call__(self, x: Image) -> Image:
+        """The layer on one image."""
+        dtype = jnp.dtype(self.compute)
+        # The result in the operands' type: a wider one has no transpose in JAX. Sums
+        # inside are in float32 all the same.
+        y = jax.lax.conv_general_dilated(
+            x[None].astype(dtype),
+            self.weight.astype(dtype),
+            (1, 1),
+            "SAME",
+            dimension_numbers=_LAYOUT,
+        )[0]
+        return y.astype(NETWORK_DTYPE) + self.bias[None, None]
+
+
+class UpConv(eqx.Module):
+    """A transposed convolution of size 4 that multiplies the side by `stride`.
+
+    With stride 4 it turns one pixel into a 4 by 4 image.
+    """
+
+    weight: Float[Array, "4 4 i o"]
+    bias: Float[Array, " o"]
+    stride: int = eqx.field(static=True)
+    compute: Compute = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int = 2,
+        *,
+        compute: Compute = "float32",
+        key: PRNGKeyArray,
+    ):
+        """Weights from N(0, 1 / (inputs that meet in a pixel))."""
+        meet = inputs * (4 // stride) ** 2
+        draw = jax.random.normal(key, (4, 4, inputs, outputs), NETWORK_DTYPE)
+        self.weight = meet**-0.5 * draw
+        self.bias = jnp.zeros(outputs, NETWORK_DTYPE)
+        self.stride, self.compute = stride, compute
+
+    def __call__(self, x: Image) -> Image:
+        """The layer on one image."""
+        dtype = jnp.dtype(self.compute)
+        y = jax.lax.conv_transpose(
+            x[None].astype(dtype),
+            self.weight.astype(dtype),
+            (self.stride, self.stride),
+            "SAME",
+            dimension_numbers=_LAYOUT,
+        )[0]
+        return y.astype(NETWORK_DTYPE) + self.bias[None, None]
+
+
+class BatchNorm(eqx.Module):
+    """Batch normalisation: by running statistics, or by those of a batch in training.
+
+    The statistics are fields: a network at rest is a function of one image.
+    """
+
+    scale: Float[Array, " c"]
+    offset: Float[Array, " c"]
+    mean: Float[Array, " c"]
+    variance: Float[Array, " c"]
+
+    def __init__(self, channels: int):
+        """The identity."""
+        self.scale = jnp.ones(channels, NETWORK_DTYPE)
+        self.offset = jnp.zeros(channels, NETWORK_DTYPE)
+        self.mean = jnp.zeros(channels, NETWORK_DTYPE)
+        self.variance = jnp.ones(channels, NETWORK_DTYPE)
+
+    def __call__(self, x: Image) -> Image:
+        """One image, by the running statistics."""
+        return self._apply(x, self.mean, self.variance)
+
+    def train(
+        self, batch: Float[Array, "n h w c"], keep: float = 0.9
+    ) -> tuple[Float[Array, "n h w c"], "BatchNorm"]:
+        """A batch, by its own statistics, and the layer that has seen them."""
+        mean = jnp.mean(batch, axis=(0, 1, 2))
+        variance = jnp.var(batch, axis=(0, 1, 2))
+        out = jax.vmap(lambda x: self._apply(x, mean, variance))(batch)
+        seen = eqx.tree_at(
+            lambda n: (n.mean, n.variance),
+            self,
+            jax.lax.stop_gradient(
+                (
+                    keep * self.mean + (1 - keep) * mean,
+                    keep * self.variance + (1 - keep) * variance,
+                )
+            ),
+        )
+        return out, seen
+
+    def _apply(self, x: Image, mean, variance) -> Image:
+        factor = self.scale * jax.lax.rsqrt(variance + 1e-5)
+        return (x - mean[None, None]) * factor[None, None] + self.offset[None, None]
+
+
+class GroupNorm(eqx.Module):
+    """Normalisation over groups of channels of one image."""
+
+    scale: Float[Array, " c"]
+    offset: Float[Array, " c"]
+    groups: int = eqx.field(static=True)
+
+    def __init__(self, channels: int, groups: int = 8):
+        """The groups must divide the channels."""
+        self.scale = jnp.ones(channels, NETWORK_DTYPE)
+        self.offset = jnp.zeros(channels, NETWORK_DTYPE)
+        self.groups = groups
+
+    def __call__(self, x: Image) -> Image:
+        """The layer on one image."""
+        h, w, c = x.shape
+        parts = x.reshape(h, w, self.groups, c // self.groups)
+        mean = jnp.mean(parts, axis=(0, 1, 3), keepdims=True)
+        variance = jnp.var(parts, axis=(0, 1, 3), keepdims=True)
+        normal = ((parts - mean) * jax.lax.rsqrt(variance + 1e-5)).reshape(h, w, c)
+        return normal * self.scale[None, None] + self.offset[None, None]
+
+
+def halve(x: Image) -> Image:
+    """The means over squares of two by two pixels."""
+    h, w, c = x.shape
+    return jnp.mean(x.reshape(h // 2, 2, w // 2, 2, c), axis=(1, 3))
+
+
+def double(x: Image) -> Image:
+    """Every pixel four times."""
+    return jnp.repeat(jnp.repeat(x, 2, axis=0), 2, axis=1)

@@ -1,0 +1,147 @@
+"""A U-Net that models the score of noisy images at any noise level."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward._precision import NETWORK_DTYPE
+from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.layers import Compute, Conv, GroupNorm, Image, double, halve
+
+# The size of the description of a noise level.
+_LEVEL = 64
+
+
+class _Block(eqx.Module):
+    """Norm, SiLU, convolution, twice, with the noise level added in between."""
+
+    norms: tuple[GroupNorm, GroupNorm]
+    convs: tuple[Conv, Conv]
+    level: eqx.nn.Linear
+    shortcut: Conv | None
+
+    def __init__(self, inputs, outputs, compute, *, key):
+        a, b, c, d = jax.random.split(key, 4)
+        self.norms = GroupNorm(inputs), GroupNorm(outputs)
+        self.convs = (
+            Conv(inputs, outputs, compute=compute, key=a),
+            # Near zero: a new block is its shortcut.
+            Conv(outputs, outputs, gain=0.1, compute=compute, key=b),
+        )
+        self.level = eqx.nn.Linear(_LEVEL, outputs, dtype=NETWORK_DTYPE, key=c)
+        same = inputs == outputs
+        self.shortcut = None if same else Conv(inputs, outputs, 1, key=d)
+
+    def __call__(self, x: Image, level: Float[Array, " e"]) -> Image:
+        h = self.convs[0](jax.nn.silu(self.norms[0](x)))
+        h = h + self.level(level)[None, None]
+        h = self.convs[1](jax.nn.silu(self.norms[1](h)))
+        return h + (x if self.shortcut is None else self.shortcut(x))
+
+
+class _Attention(eqx.Module):
+    """Attention among the pixels of a small image, with four heads."""
+
+    norm: GroupNorm
+    project: Conv
+    out: Conv
+
+    def __init__(self, channels, *, key):
+        a, b = jax.random.split(key)
+        self.norm = GroupNorm(channels)
+        self.project = Conv(channels, 3 * channels, 1, key=a)
+        self.out = Conv(channels, channels, 1, gain=0.1, key=b)
+
+    def __call__(self, x: Image) -> Image:
+        h, w, c = x.shape
+        parts = self.project(self.norm(x)).reshape(h * w, 3, 4, c // 4)
+        mixed = jax.nn.dot_product_attention(parts[:, 0], parts[:, 1], parts[:, 2])
+        return x + self.out(mixed.reshape(h, w, c))
+
+
+class UNet(AbstractNetwork):
+    """`s(x, sigma) = a(x, sigma) / sigma`, `a` a U-Net on images given as vectors.
+
+    Three sizes of image (side, side / 2, side / 4) with `width`, 2 and 4 times `width`
+    channels. The input is divided by its typical size sqrt(1/4 + sigma^2).
+    """
+
+    stem: Conv
+    down: tuple[_Block, ...]
+    middle: tuple[_Block, _Block]
+    attention: _Attention
+    up: tuple[_Block, ...]
+    head: tuple[GroupNorm, Conv]
+    level: tuple[eqx.nn.Linear, eqx.nn.Linear]
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    side: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    compute: Compute = eqx.field(static=True)
+
+    def __init__(
+        self,
+        side: int = 32,
+        width: int = 64,
+        compute: Compute = "float32",
+        *,
+        key: PRNGKeyArray,
+    ):
+        """A new network; `width` must be a multiple of 8."""
+        keys = iter(jax.random.split(key, 20))
+
+        def block(inputs, outputs):
+            return _Block(inputs, outputs, compute, key=next(keys))
+
+        w = width
+        self.stem = Conv(1, w, compute=compute, key=next(keys))
+        self.down = (
+            block(w, w), block(w, w),
+            block(w, 2 * w), block(2 * w, 2 * w),
+            block(2 * w, 4 * w), block(4 * w, 4 * w),
+        )  # fmt: skip
+        self.middle = block(4 * w, 4 * w), block(4 * w, 4 * w)
+        self.attention = _Attention(4 * w, key=next(keys))
+        self.up = (
+            block(8 * w, 4 * w), block(4 * w, 2 * w),
+            block(4 * w, 2 * w), block(2 * w, w),
+            block(2 * w, w), block(w, w),
+        )  # fmt: skip
+        self.head = GroupNorm(w), Conv(w, 1, gain=0.1, key=next(keys))
+        self.level = (
+            eqx.nn.Linear(_LEVEL, _LEVEL, dtype=NETWORK_DTYPE, key=next(keys)),
+            eqx.nn.Linear(_LEVEL, _LEVEL, dtype=NETWORK_DTYPE, key=next(keys)),
+        )
+        self.in_size = self.out_size = side * side
+        self.side, self.width, self.compute = side, width, compute
+
+    def __call__(
+        self, x: Float[Array, " i"], sigma: Float[Array, ""] | None = None
+    ) -> Float[Array, " i"]:
+        """The score at one image and noise level."""
+        assert sigma is not None
+        level = self._describe(sigma)
+        scale = jax.lax.rsqrt(0.25 + sigma**2)
+        h = self.stem((scale * x).reshape(self.side, self.side, 1))
+        kept = []
+        for i in range(0, 6, 2):
+            h = self.down[i + 1](self.down[i](h, level), level)
+            kept.append(h)
+            h = halve(h) if i < 4 else h
+        h = self.attention(self.middle[0](h, level))
+        h = self.middle[1](h, level)
+        for i in range(0, 6, 2):
+            h = jnp.concatenate([h, kept.pop()], axis=-1)
+            h = self.up[i + 1](self.up[i](h, level), level)
+            h = double(h) if i < 4 else h
+        norm, last = self.head
+        a = last(jax.nn.silu(norm(h))).ravel()
+        return a / sigma
+
+    def _describe(self, sigma: Float[Array, ""]) -> Float[Array, " e"]:
+        # Waves of log sigma, of 1/16 to 16 turns.
+        turns = jnp.exp2(jnp.linspace(-4.0, 4.0, _LEVEL // 2, dtype=NETWORK_DTYPE))
+        angles = 2 * jnp.pi * turns * jnp.log(sigma)
+        waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)])
+        return jax.nn.silu(self.level[1](jax.nn.silu(self.level[0](waves))))

@@ -1,0 +1,137 @@
+"""Networks for images, and their training by methods that know nothing of images."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pushforward as pf
+from pushforward import methods
+from pushforward.errors import UsageError
+from pushforward.networks import (
+    EnergyResNet,
+    Generator,
+    UNet,
+    WideResNet,
+    at_rest,
+    with_statistics,
+)
+from pushforward.networks.layers import BatchNorm, Conv, GroupNorm, double, halve
+
+KEY = jax.random.key(0)
+
+
+def count(network) -> int:
+    shapes = eqx.filter_eval_shape(network, key=KEY)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def test_sizes_are_those_of_the_literature():
+    """9.06 M weights: the energy model of the multi-scale denoising paper. 11.0 M:
+    WideResNet-16-8."""
+    assert count(EnergyResNet) == pytest.approx(9.06e6, rel=1e-3)
+    assert count(WideResNet) == pytest.approx(10.97e6, rel=1e-3)
+
+
+def test_a_convolution_is_a_sum_over_neighbours():
+    conv = Conv(2, 3, key=KEY)
+    x = jax.random.normal(jax.random.key(1), (5, 5, 2), jnp.float32)
+    padded = np.pad(np.asarray(x), ((1, 1), (1, 1), (0, 0)))
+    weight = np.asarray(conv.weight)
+    expected = np.einsum("hwc,hwco->o", padded[2:5, 1:4], weight)
+    np.testing.assert_allclose(conv(x)[2, 1], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_halving_and_doubling():
+    x = jnp.arange(32.0).reshape(4, 4, 2)
+    assert halve(x)[0, 0, 0] == jnp.mean(x[:2, :2, 0])
+    np.testing.assert_array_equal(halve(double(x)), x)
+
+
+def test_batch_norm():
+    batch = 3 + 2 * jax.random.normal(KEY, (16, 4, 4, 5), jnp.float32)
+    out, seen = BatchNorm(5).train(batch, keep=0.0)
+    np.testing.assert_allclose(out.mean((0, 1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(out.std((0, 1, 2)), 1, atol=1e-3)
+    # With the batch's own statistics the layer at rest does what it did in training.
+    np.testing.assert_allclose(jax.vmap(seen)(batch), out, atol=1e-5)
+
+
+def test_group_norm_does_not_see_scale_or_offset_of_an_image():
+    x = jax.random.normal(KEY, (4, 4, 16), jnp.float32)
+    norm = GroupNorm(16)
+    np.testing.assert_allclose(norm(5 * x + 3), norm(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [Generator, WideResNet])
+def test_statistics_are_estimated_anew_and_kept_apart(make):
+    width = {Generator: 16, WideResNet: 1}[make]
+    network = make(width=width, key=KEY)
+    shape = (8, network.in_size)
+    batch = jax.random.normal(jax.random.key(1), shape, jnp.float32)
+    out, _ = network.train(batch)
+    rested = at_rest(network, batch[None])
+    np.testing.assert_allclose(jax.vmap(rested)(batch), out, atol=1e-4)
+    back = with_statistics(rested, network)
+    assert eqx.tree_equal(back, network)
+
+    def loss(network):
+        return jnp.sum(network.train(batch)[0] ** 2)
+
+    gradient = eqx.filter_grad(loss)(network)
+    assert all(not part.any() for part in gradient.statistics())
+    assert any(part.any() for part in jax.tree.leaves(gradient))
+
+
+def test_a_u_net_keeps_its_shape_at_every_level():
+    network = UNet(8, 8, key=KEY)
+    x = jax.random.normal(jax.random.key(1), (64,), jnp.float32)
+    points, levels = jnp.stack([x, x]), jnp.array([0.3, 3.0], jnp.float32)
+    out = jax.jit(jax.vmap(lambda x, sigma: network(x, sigma)))(points, levels)
+    assert out.shape == (2, 64)
+    assert not np.allclose(0.3 * out[0], 3.0 * out[1])
+
+
+def test_points_of_many_coordinates_come_in_smaller_blocks():
+    sampler = pf.sampler.Sampler(
+        Generator(2, 8, key=KEY),
+        pf.targets.coordinates.Whitening.identity(1024),
+        jnp.zeros(()),
+        pf.targets.structure.Structure.vector(1024),
+    )
+    assert sampler.block_size == 1024
+
+
+@pytest.mark.once
+def test_an_image_sampler_is_trained_saved_and_loaded(tmp_path):
+    """Any noise-conditional score will do: here that of N(1/2, 1/16 + sigma^2)."""
+    target = pf.NoiseConditionalTarget(
+        lambda x, sigma: (0.5 - x) / (0.0625 + sigma**2), dim=1024,
+        sigma_range=(0.3, 3.0),
+    )  # fmt: skip
+    method = methods.DFT(
+        shape="image", width=8, score_width=8, latent=4, batch_size=4, steps=3,
+        score_steps=1, score_warmup=0, w1=0.0, particles=8, sigma_power=3.0,
+    )  # fmt: skip
+    fit = pf.fit(KEY, target, method, progress=False, out=tmp_path / "run")
+    assert fit.finished and fit.config["method"]["compute"] == "float32"
+    network = fit.sampler.network
+    assert isinstance(network, Generator)
+    # The statistics are those of its own layers, not where they started.
+    assert not np.allclose(network.norms[0].variance, 1.0)
+    draws = fit.sampler.sample(jax.random.key(1), 5)
+    assert draws.shape == (5, 1024)
+    assert (draws >= 0).all() and (draws <= 1).all()
+    again = pf.load(tmp_path / "run").sample(jax.random.key(1), 5)
+    np.testing.assert_array_equal(draws, again)
+
+
+def test_an_image_has_its_size():
+    with pytest.raises(UsageError, match="images of 1024 pixels"):
+        pf.fit(
+            KEY,
+            pf.targets.get("gaussian"),
+            methods.KL(shape="image", steps=2),
+            progress=False,
+        )
