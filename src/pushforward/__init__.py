@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Target,
         constrained,
     )
-    from pushforward.training import Fit, fit, fit_many
+    from pushforward.training import Fit, Trained, fit, fit_many, train
 
 __all__ = [
     "AbstractTarget",
@@ -32,6 +32,7 @@ __all__ = [
     "Sampler",
     "ScoreTarget",
     "Target",
+    "Trained",
     "Verdict",
     "__version__",
     "check",
@@ -45,6 +46,7 @@ __all__ = [
     "networks",
     "refine",
     "targets",
+    "train",
 ]
 
 _ROOMS = ("diagnostics", "mcmc", "methods", "networks", "targets")
@@ -56,6 +58,7 @@ _HOME = {
     "Sampler": "sampler",
     "ScoreTarget": "targets",
     "Target": "targets",
+    "Trained": "training",
     "Verdict": "diagnostics",
     "check": "diagnostics",
     "constrained": "targets",
@@ -63,6 +66,7 @@ _HOME = {
     "fit_many": "training",
     "load": "sampler",
     "refine": "mcmc",
+    "train": "training",
 }
 
 

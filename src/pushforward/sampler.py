@@ -208,6 +208,28 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
     return fill(skeleton, arrays, path)
 
 
+def save_network(path: str | Path, network: AbstractNetwork) -> Path:
+    """Writes a network alone to one file, which `load_network` reads."""
+    path = Path(path)
+    header = {
+        "format": FORMAT,
+        "version": __version__,
+        "kind": "network",
+        "network": describe(network),
+    }
+    arrays = named_arrays(jax.tree_util.tree_leaves_with_path(network))
+    metadata = {"pushforward": json.dumps(header)}
+    _files.write_bytes(path, safetensors.numpy.save(arrays, metadata))
+    return path
+
+
+def load_network(path: str | Path) -> AbstractNetwork:
+    """Reads a network from a file of `save_network`."""
+    path = Path(path)
+    header, arrays = read_safetensors(path, kind="network")
+    return fill(build(header.get("network")), arrays, path)
+
+
 def _blank(network: dict[str, Any], structure: Structure) -> Sampler:
     """A sampler of the right shapes, whatever its values."""
     return Sampler(
@@ -238,7 +260,7 @@ def fill(skeleton: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
 
 
 def read_safetensors(
-    path: Path, kind: Literal["sampler", "state"]
+    path: Path, kind: Literal["sampler", "state", "network"]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The JSON header and the arrays of one of our files; refuses any other."""
     if not path.exists():

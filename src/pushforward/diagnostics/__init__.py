@@ -1,6 +1,7 @@
 """How far draws can be trusted: discrepancies, distances, modes and the verdict."""
 
 from pushforward.diagnostics.floor import Floor, Score
+from pushforward.diagnostics.frechet import Moments, frechet, moments
 from pushforward.diagnostics.ksd import KSD, ksd, stein_kernel
 from pushforward.diagnostics.mmd import MMD, mmd
 from pushforward.diagnostics.modes import (
@@ -20,14 +21,17 @@ __all__ = [
     "Floor",
     "ModeComparison",
     "Modes",
+    "Moments",
     "Score",
     "Verdict",
     "check",
     "compare_modes",
     "find_modes",
+    "frechet",
     "ksd",
     "mmd",
     "mode_weights",
+    "moments",
     "sliced_w2",
     "stein_kernel",
     "w2",

@@ -1,6 +1,6 @@
 """Training methods, one a file, all behind one protocol."""
 
-from pushforward.methods.base import AbstractMethod
+from pushforward.methods.base import AbstractMethod, AbstractTask
 from pushforward.methods.critic import SteinCritic
 from pushforward.methods.dft import DFT
 from pushforward.methods.fisher import Fisher
@@ -32,6 +32,7 @@ __all__ = [
     "KSD",
     "REGISTRY",
     "AbstractMethod",
+    "AbstractTask",
     "Fisher",
     "Flow",
     "Gaussian",

@@ -29,11 +29,11 @@ Info = dict[str, Float[Array, ""]]
 State = Any
 
 
-class AbstractMethod(eqx.Module):
-    """A way to train a sampler.
+class AbstractTask(eqx.Module):
+    """Something that is learnt step by step: what the engine runs.
 
     Fields are plain numbers, names or None; None means "choose for me", and `resolve`
-    does so from the dimension and the device, once.
+    does so from the data and the device, once.
     """
 
     steps: eqx.AbstractVar[AutoInt]
@@ -42,7 +42,47 @@ class AbstractMethod(eqx.Module):
     @property
     @abc.abstractmethod
     def evaluations(self) -> int:
-        """How often one step evaluates the target."""
+        """How often one step evaluates the target (or looks at a datum)."""
+
+    @abc.abstractmethod
+    def resolve(self, target: Any, platform: str) -> "AbstractTask":
+        """The same task with every None filled in."""
+
+    @abc.abstractmethod
+    def stages(self) -> tuple["AbstractTask", ...]:
+        """The tasks to run one after another; most are a single stage, themselves."""
+
+    @abc.abstractmethod
+    def init(
+        self,
+        key: PRNGKeyArray,
+        target: Any,
+        steps: Int[Array, ""],
+        previous: State | None = None,
+    ) -> State:
+        """The state before the first step; pure and jit-able.
+
+        Args:
+            key: random key.
+            target: what to sample from (or to learn from).
+            steps: how many steps are planned (schedules follow it).
+            previous: the last state of the stage before, where there is one.
+        """
+
+    @abc.abstractmethod
+    def step(self, key: PRNGKeyArray, target: Any, state: State) -> tuple[State, Info]:
+        """One step of training; pure and jit-able."""
+
+    @abc.abstractmethod
+    def result(self, target: Any, state: State) -> Any:
+        """What has been learnt so far."""
+
+
+class AbstractMethod(AbstractTask):
+    """A way to train a sampler: a task whose data are a target.
+
+    The field `look` of its state holds the first look at it (`whitening.Look`).
+    """
 
     @abc.abstractmethod
     def resolve(self, target: AbstractTarget, platform: str) -> "AbstractMethod":
@@ -50,36 +90,14 @@ class AbstractMethod(eqx.Module):
 
     @abc.abstractmethod
     def stages(self) -> tuple["AbstractMethod", ...]:
-        """The methods to run one after another; most are a single stage, themselves."""
-
-    @abc.abstractmethod
-    def init(
-        self,
-        key: PRNGKeyArray,
-        target: AbstractTarget,
-        steps: Int[Array, ""],
-        previous: State | None = None,
-    ) -> State:
-        """The state before the first step; pure and jit-able.
-
-        Its field `look` holds the first look at the target (`whitening.Look`).
-
-        Args:
-            key: random key.
-            target: what to sample from.
-            steps: how many steps are planned (schedules follow it).
-            previous: the last state of the stage before, where there is one.
-        """
-
-    @abc.abstractmethod
-    def step(
-        self, key: PRNGKeyArray, target: AbstractTarget, state: State
-    ) -> tuple[State, Info]:
-        """One step of training; pure and jit-able."""
+        """The methods to run one after another."""
 
     @abc.abstractmethod
     def sampler(self, target: AbstractTarget, state: State) -> Sampler:
         """What has been learnt so far."""
+
+    def result(self, target: AbstractTarget, state: State) -> Sampler:
+        return self.sampler(target, state)
 
 
 class Clock(eqx.Module):
@@ -163,7 +181,7 @@ def average(old: Any, new: Any, clock: Clock, decay: float = 0.999) -> Any:
     return jax.tree.map(lambda a, b: kept * a + (1 - kept) * b, old, new)
 
 
-Method = TypeVar("Method", bound=AbstractMethod)
+Method = TypeVar("Method", bound=AbstractTask)
 
 
 def replace(method: Method, **changes: Any) -> Method:

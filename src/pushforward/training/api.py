@@ -175,15 +175,20 @@ def fit_many(
     shown = display(progress)
     try:
         outcome = run(
-            keys, target, method, None, shown, **_watching(watch, watch_every)
+            keys,
+            target if alone else targets,
+            method,
+            None,
+            shown,
+            **_watching(watch, watch_every),
         )
     finally:
         shown.close()
     fits = []
     for i, each in enumerate(targets):
         own = outcome.seed(i)
-        sampler = dataclasses.replace(own.sampler, structure=each.structure)
-        own = dataclasses.replace(own, sampler=sampler)
+        sampler = dataclasses.replace(own.result, structure=each.structure)
+        own = dataclasses.replace(own, result=sampler)
         mark = marks[0 if alone else i]
         config = configs.describe(method, keys[i], each, mark, None)
         fits.append(_fit_of(own, config, None))
@@ -234,7 +239,7 @@ def _fit_of(outcome: Outcome, config: dict[str, Any], out: Any) -> Fit:
     if outcome.interrupted and out is not None:
         status += f" Go on with fit(..., out={str(out)!r}, resume=True)."
     return Fit(
-        sampler=outcome.sampler,
+        sampler=outcome.result,
         status=status,
         history=History(outcome.rows),
         config=config,

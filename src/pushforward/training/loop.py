@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pushforward.methods.base import AbstractMethod
-from pushforward.targets.base import AbstractTarget
+from pushforward.methods.base import AbstractTask
 from pushforward.targets.several import Several
 
 # A key for `init` that no step uses.
@@ -38,18 +37,18 @@ def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
     return jax.random.fold_in(key, stage)
 
 
-def _lane(target: AbstractTarget | Several, own: Any) -> AbstractTarget:
+def _lane(target: Any, own: Any) -> Any:
     return target.one(own) if isinstance(target, Several) else target
 
 
-def _own(target: AbstractTarget | Several) -> Any:
+def _own(target: Any) -> Any:
     return target.own if isinstance(target, Several) else None
 
 
 @eqx.filter_jit
 def begin(
-    method: AbstractMethod,
-    target: AbstractTarget | Several,
+    method: AbstractTask,
+    target: Any,
     key: Key[Array, "..."],
     steps: Int[Array, ""],
     previous: Any,
@@ -77,8 +76,8 @@ def begin(
 
 @eqx.filter_jit
 def advance(
-    method: AbstractMethod,
-    target: AbstractTarget | Several,
+    method: AbstractTask,
+    target: Any,
     key: Key[Array, "..."],
     progress: Progress,
     stop: Int[Array | np.ndarray, ""],

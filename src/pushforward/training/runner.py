@@ -5,7 +5,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,10 +15,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from pushforward.errors import FileError
-from pushforward.methods import AbstractMethod
-from pushforward.methods.base import extend, replace
+from pushforward.methods.base import AbstractTask, extend, replace
 from pushforward.sampler import Sampler
-from pushforward.targets.base import AbstractTarget
 from pushforward.targets.several import several
 from pushforward.training.display import Display
 from pushforward.training.loop import Progress, advance, begin, means, stage_key
@@ -32,16 +30,16 @@ REPORTS = 100
 CHUNK_SECONDS = 0.5
 
 
-# What a user measures during training: from the step, the sampler as it is then, and
-# its target, to named numbers.
-Watch = Callable[[int, Sampler, AbstractTarget], Mapping[str, float]]
+# What a user measures during training: from the step, what has been learnt so far (a
+# sampler), and its target, to named numbers.
+Watch = Callable[[int, Any, Any], Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended; `result` is a sampler, where a method was run."""
 
-    sampler: Sampler
+    result: Any
     rows: list[dict[str, Any]]
     status: str
     finished: bool
@@ -55,13 +53,13 @@ class Outcome:
 
     def seed(self, i: int) -> "Outcome":
         """The outcome of one seed of many."""
-        sampler = jax.tree.map(lambda a: a[i], self.sampler)
+        result = jax.tree.map(lambda a: a[i], self.result)
         rows = [
             {k: v[i] if isinstance(v, list) else v for k, v in row.items()}
             for row in self.rows
         ]
         own = dataclasses.replace(
-            self, sampler=sampler, rows=rows, evaluations=self.evaluations[i : i + 1]
+            self, result=result, rows=rows, evaluations=self.evaluations[i : i + 1]
         )
         if self.streaks[i] < PATIENCE:
             return own
@@ -71,8 +69,8 @@ class Outcome:
 
 def run(
     key: Key[Array, "..."],
-    targets: AbstractTarget | Sequence[AbstractTarget],
-    method: AbstractMethod,
+    targets: Any,
+    method: AbstractTask,
     directory: RunDirectory | None,
     shown: Display,
     *,
@@ -82,7 +80,8 @@ def run(
 ) -> Outcome:
     """Runs every stage of a method, from the start or from the directory's state.
 
-    With many keys, `targets` may be as many targets.
+    `targets` is a target, or the data of another task; with many keys it may be a list
+    of as many targets.
     """
     run = _Run(key, targets, method, directory, shown, checkpoint_seconds)
     run.watch, run.watch_every = watch, watch_every
@@ -93,14 +92,13 @@ def run(
 class _Run:
     def __init__(self, key, targets, method, directory, shown, checkpoint_seconds):
         self.key = key
-        if isinstance(targets, AbstractTarget):
+        if isinstance(targets, list):
+            # Every seed has a target of its own.
+            self.targets, self.program_target = targets, several(targets)
+            self.target = self.program_target.first
+        else:
             self.target = self.program_target = targets
             self.targets = [targets] * (key.shape[0] if key.shape else 1)
-        else:
-            # Every seed has a target of its own.
-            self.targets = list(targets)
-            self.program_target = several(self.targets)
-            self.target = self.program_target.first
         platform = jax.default_backend()
         self.stages = [s.resolve(self.target, platform) for s in method.stages()]
         # The number of steps is no part of what is compiled.
@@ -235,7 +233,7 @@ class _Run:
         if self.watch is None:
             return
         made = sum(int(s.steps or 0) for s in self.stages[:stage]) + step
-        whole = self._sampler(stage, progress)
+        whole = self._result(stage, progress)
         seen: list[Mapping[str, float]] = []
         for i, target in enumerate(self.targets):
             own = jax.tree.map(lambda a, i=i: a[i], whole) if self.key.shape else whole
@@ -262,8 +260,8 @@ class _Run:
         if self.directory is not None:
             self.directory.append_metrics(row)
 
-    def _sampler(self, stage: int, progress: Progress) -> Sampler:
-        build = self.stages[stage].sampler
+    def _result(self, stage: int, progress: Progress) -> Any:
+        build = self.stages[stage].result
         if self.key.shape:
             return jax.vmap(lambda s: build(self.target, s))(progress.state)
         return build(self.target, progress.state)
@@ -271,15 +269,16 @@ class _Run:
     def _evaluations(self, stage: int, progress: Progress) -> tuple[int, ...]:
         counts = [int(s.steps or 0) * s.evaluations for s in self.stages[:stage]]
         steps = sum(counts) + int(progress.step) * self.stages[stage].evaluations
-        looks = np.atleast_1d(np.asarray(progress.state.look.evaluations))
-        return tuple(int(seen) + steps for seen in looks)
+        look = getattr(progress.state, "look", None)
+        looks = 0 if look is None else np.asarray(look.evaluations)
+        return tuple(int(seen) + steps for seen in np.atleast_1d(looks))
 
     def _outcome(self, stage: int, progress: Progress, *, stuck: bool) -> Outcome:
-        sampler = self._sampler(stage, progress)
+        result = self._result(stage, progress)
         made = sum(int(s.steps or 0) for s in self.stages[:stage]) + int(progress.step)
         streaks = tuple(np.atleast_1d(np.asarray(progress.streak)).tolist())
         common: dict[str, Any] = {
-            "sampler": sampler,
+            "result": result,
             "rows": self.rows,
             "streaks": streaks,
             "evaluations": self._evaluations(stage, progress),
@@ -287,7 +286,7 @@ class _Run:
         }
         skipped = int(np.max(np.asarray(progress.skipped)))
         if stuck:
-            failure = self._explain(sampler, made)
+            failure = self._explain(result, made)
             return Outcome(status=failure, finished=False, failure=failure, **common)
         if made < self.total:
             status = f"Stopped by Ctrl-C after {made} of {self.total} steps."
@@ -297,10 +296,10 @@ class _Run:
             status += f" {skipped} steps were not finite and were skipped."
         return Outcome(status=status, finished=True, **common)
 
-    def _explain(self, sampler: Sampler, made: int) -> str:
+    def _explain(self, result: Any, made: int) -> str:
         where = "no coordinate alone could be blamed"
-        if not self.key.shape:
-            draws = sampler.sample_flat(jax.random.fold_in(self.key, 1), 1024)
+        if isinstance(result, Sampler) and not self.key.shape:
+            draws = result.sample_flat(jax.random.fold_in(self.key, 1), 1024)
             scores = jax.vmap(self.target.score)(draws)
             bad = ~np.isfinite(np.asarray(draws)) | ~np.isfinite(np.asarray(scores))
             worst = int(np.argmax(bad.mean(0)))
