@@ -90,6 +90,16 @@ def test_the_page_in_the_repository_is_what_its_file_says():
     assert page.read_text() == report.page(results)
 
 
+def test_what_the_readme_says_about_it():
+    found = report.floors(read(ROOT / "results" / "toy2d.json", "toy2d"))
+    reached = {name: len(found[name, "ours"][0]) for name in ("recipe", "kl", "flow")}
+    assert set(reached.values()) == {6}
+    assert len(found["dft", "ours"][0]) == 5
+    text = " ".join((ROOT / "README.md").read_text().split())
+    claim = "The default recipe, KL and a coupling flow reach what exact draws score on"
+    assert f"{claim} all six; DFT on five." in text
+
+
 def test_result_files_are_merged(tmp_path):
     one = Results.open(tmp_path / "a.json", "toy2d", "smoke")
     two = Results.open(tmp_path / "b.json", "toy2d", "smoke")
