@@ -214,18 +214,23 @@ The last iterate, judged beside exact draws (the tables follow further down):
 
 
 def _figures(results: Results) -> str:
-    return f"""## Figures
+    text = f"""## Figures
 
 ![Draws beside exact draws]({FIGURE_1})
 
 Figure 1: 500 draws each on `donut` and `rosenbrock` over the density's contours.
-
+"""
+    if any(
+        "curve" in cell and len(cell["curve"]) > 1 for cell in results.cells.values()
+    ):
+        text += f"""
 ![KSD over training on the funnel]({FIGURE_2})
 
 Figure 2: KSD of 500 draws over training on `funnel`, full gradient (`w1 = 1`) and L2
 alone (`w1 = 0`): the mean over several seeds, with a band from the lowest to the
 highest, and the floor of exact draws.
 """
+    return text
 
 
 def _where(results: Results) -> str:
