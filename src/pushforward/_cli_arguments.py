@@ -105,8 +105,11 @@ class Reproduce:
     experiment goes on where it stopped.
     """
 
-    experiment: Annotated[Positional[Literal["toy2d"]], arg(metavar="EXPERIMENT")]
-    """toy2d: every sampler on six densities in the plane (Table 1, Figures 1 and 2)."""
+    experiment: Annotated[
+        Positional[Literal["toy2d", "covertype"]], arg(metavar="EXPERIMENT")
+    ]
+    """toy2d: every sampler on six densities in the plane (Table 1, Figures 1 and 2);
+    covertype: Bayesian logistic regression from minibatches (Table 2, Figure 4)."""
     scale: Literal["smoke", "cpu", "full"] = "cpu"
     """smoke: minutes; cpu: an hour on two cores; full: for a GPU."""
     out: Path = Path("runs/results")

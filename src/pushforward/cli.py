@@ -226,9 +226,11 @@ def _load(path: Path, target: "AbstractTarget | None" = None) -> "Sampler":
 
 
 def _reproduce(arguments: Reproduce) -> int:
-    from pushforward.experiments import toy2d
+    import importlib
 
-    toy2d.reproduce(
+    name = arguments.experiment
+    experiment: Any = importlib.import_module(f"pushforward.experiments.{name}")
+    experiment.reproduce(
         arguments.out,
         arguments.scale,
         only=arguments.methods,
@@ -236,7 +238,7 @@ def _reproduce(arguments: Reproduce) -> int:
         seed=arguments.seed,
         say=lambda line: print(line, flush=True),
     )
-    print(f"Results:  {arguments.out / 'toy2d.json'}")
+    print(f"Results:  {arguments.out / f'{name}.json'}")
     print(f"The page: pushforward report --results {arguments.out}")
     return 0
 

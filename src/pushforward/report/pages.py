@@ -7,7 +7,7 @@ from typing import Any
 from pushforward import _files
 from pushforward.errors import FileError
 from pushforward.experiments import results as experiments
-from pushforward.report import toy2d, toy2d_figures
+from pushforward.report import covertype, covertype_figures, toy2d, toy2d_figures
 from pushforward.report.tables import table
 
 _HEAD = """# Benchmarks
@@ -16,23 +16,32 @@ Rendered by `python benchmarks/render.py` from the files in `results/`, each of 
 command in `benchmarks/` wrote. A test checks that this page and those files agree.
 """
 
+# How each experiment's page is written and its figures are drawn.
+_EXPERIMENTS = {
+    "toy2d": (toy2d.page, toy2d_figures.figures),
+    "covertype": (covertype.page, covertype_figures.figures),
+}
+
 
 def render(results: Path, out: Path) -> list[Path]:
     """Renders the page and the figures of every experiment found in `results`."""
-    path = results / "toy2d.json"
-    if not path.exists():
+    found = [name for name in _EXPERIMENTS if (results / f"{name}.json").exists()]
+    if not found:
         raise FileError(
             f"There is no result file in {results}; make one with pushforward "
             f"reproduce toy2d --out {results}."
         )
-    found = experiments.read(path, "toy2d")
+    read = {n: experiments.read(results / f"{n}.json", n) for n in found}
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _files.explain(out, error) from error
-    page = out / "toy2d.md"
-    _files.write_bytes(page, toy2d.page(found).encode())
-    return [page, *toy2d_figures.figures(found, out)]
+    made = []
+    for name, result in read.items():
+        text, figures = _EXPERIMENTS[name]
+        _files.write_bytes(out / f"{name}.md", text(result).encode())
+        made += [out / f"{name}.md", *figures(result, out)]
+    return made
 
 
 def benchmarks_page(results: Path) -> str:

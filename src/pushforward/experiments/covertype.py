@@ -1,0 +1,381 @@
+"""The paper's second experiment: Bayesian logistic regression on Covertype.
+
+A *cell* is one sampler in one setting, with all its repeats. The first is the
+reference, NUTS on all data, whose draws lie beside the result file; every other cell is
+judged by it, and by how well 100 of its draws predict.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+import pushforward as pf
+from pushforward import _files
+from pushforward.errors import UsageError
+from pushforward.experiments import covertype_reference, data
+from pushforward.experiments import covertype_settings as settings
+from pushforward.experiments.compiling import compiling
+from pushforward.experiments.covertype_posterior import posterior
+from pushforward.experiments.covertype_reference import Reference
+from pushforward.experiments.covertype_runs import (
+    Judge,
+    break_even,
+    draw_microseconds,
+    row_evaluations,
+    run_classic,
+)
+from pushforward.experiments.covertype_settings import Classic, Group, Scale
+from pushforward.experiments.results import Results, about, rounded
+from pushforward.methods.base import AbstractMethod
+from pushforward.networks import AffineMap
+from pushforward.whitening import Look, laplace_look
+
+NAME = "covertype"
+Say = Callable[[str], None]
+
+
+def reproduce(
+    out: Path,
+    scale: str = "cpu",
+    *,
+    only: Iterable[str] = (),
+    merge: Iterable[Path] = (),
+    seed: int = 0,
+    say: Say = print,
+) -> Results:
+    """Runs what is missing of the experiment; finished cells are not run again.
+
+    Args:
+        out: the directory of `covertype.json` and of the reference's draws.
+        scale: `smoke`, `cpu` or `full`.
+        only: names of methods to run; none means all. The reference is always run.
+        merge: result files whose cells to adopt before running.
+        seed: random seed, also of the split of the data.
+        say: told what happens.
+    """
+    chosen = settings.scale(scale)
+    groups = settings.groups(chosen)
+    known = sorted({group.method for group in groups})
+    only = set(only)
+    if not only <= set(known):
+        raise UsageError(
+            f"There is no method {sorted(only - set(known))[0]!r} at this scale; there "
+            f"are {', '.join(known)}."
+        )
+    rows = data.covertype(
+        rows=chosen.rows, seed=seed, miniature_rows=chosen.miniature_rows
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _files.explain(out, error) from error
+    results = Results.open(out / f"{NAME}.json", NAME, scale)
+    for path in merge:
+        say(f"{results.merge(path)} cells adopted from {path}.")
+    wanted = only | {settings.REFERENCE.method}
+    todo = [
+        group
+        for group in groups
+        if (not only or group.method in wanted) and group.name not in results.cells
+    ]
+    if not todo:
+        return results
+    bench = Bench(chosen, jax.random.key(seed), seed, rows, results)
+    for i, group in enumerate(todo, start=1):
+        start = time.perf_counter()
+        results.add(group.name, bench.run(group))
+        spent = time.perf_counter() - start
+        say(f"[{i}/{len(todo)}] {group.label}: {spent:.0f} s")
+    return results
+
+
+class Bench:
+    """Runs groups and judges them."""
+
+    def __init__(
+        self,
+        scale: Scale,
+        key: PRNGKeyArray,
+        seed: int,
+        rows: data.Classification,
+        results: Results,
+    ):
+        self.scale, self.key, self.seed, self.rows = scale, key, seed, rows
+        self.results = results
+        self.target = posterior(rows)
+
+    def _target(self, group: Group) -> pf.MinibatchTarget:
+        return posterior(self.rows, balanced=True) if group.balanced else self.target
+
+    def _key(self, *parts: str) -> PRNGKeyArray:
+        """A key of its own for every purpose, whatever else is run."""
+        key = self.key
+        for part in parts:
+            number = int.from_bytes(part.encode()[-4:], "big") ^ len(part)
+            key = jax.random.fold_in(key, number % 2**31)
+        return key
+
+    def run(self, group: Group) -> dict[str, Any]:
+        """Runs a group; returns its cell."""
+        if group.method == "nuts":
+            return self._reference(group)
+        if group.method == "laplace":
+            return self._laplace(group)
+        if isinstance(group.what, Classic):
+            return self._classic(group, group.what)
+        assert group.what is not None
+        return self._neural(group, group.what)
+
+    def _look(self) -> tuple[Look, float]:
+        """The Laplace fit, and the seconds it took without compilation."""
+        begun = time.perf_counter()
+        with compiling() as compiled:
+            look = _laplace(self._key("laplace"), self.target)
+            jax.block_until_ready(look.whitening)
+        return look, time.perf_counter() - begun - compiled.seconds
+
+    def _reference(self, group: Group) -> dict[str, Any]:
+        look, fitted = self._look()
+        sizes = (self.scale.w2_draws, settings.PREDICTING)
+        run = covertype_reference.run(
+            self._key("nuts"), self.rows, look.whitening, self.scale, sizes
+        )
+        digest = run.reference.save(self.results.path.parent / covertype_reference.FILE)
+        judge = Judge(self.rows, run.reference, self.scale)
+        n, sets = settings.PREDICTING, self.scale.repeats
+        found = [
+            judge.predictions(run.others[i * n : (i + 1) * n])
+            for i in range(min(sets, len(run.others) // n))
+        ]
+        measured = {k: [f[k] for f in found] for k in found[0]}
+        measured |= {k: [v] for k, v in run.errors.items()}
+        measured["sliced_w2"] = run.floor[self.scale.w2_draws]
+        record = self._records(
+            group,
+            chains=self.scale.chains,
+            warmup=self.scale.warmup,
+            draws=self.scale.draws,
+            seconds=rounded(run.seconds["seconds"]),
+            warmup_seconds=rounded(fitted + run.seconds["warmup_seconds"]),
+        )
+        records = [record(metric, values) for metric, values in measured.items()]
+        few = run.floor[settings.PREDICTING]
+        records += [
+            record("sliced_w2_few", few, n=settings.PREDICTING),
+            record("rhat", [run.rhat]),
+            record("ess", [run.ess]),
+            record("divergences", [run.divergences]),
+            record("row_evaluations", [run.leapfrogs * self.target.size]),
+        ]
+        passed = (
+            run.rhat < covertype_reference.MAX_RHAT
+            and run.ess >= covertype_reference.MIN_ESS
+        )
+        return {
+            "records": records,
+            "sha256": digest,
+            "source": self.rows.source,
+            "rows": [len(self.rows.train_y), len(self.rows.test_y)],
+            "good": passed,
+        }
+
+    @property
+    def _nuts(self) -> dict[str, Any]:
+        return self.results.cells[settings.REFERENCE.name]
+
+    def _judge(self) -> Judge:
+        path = self.results.path.parent / covertype_reference.FILE
+        reference = Reference.load(path, self._nuts["sha256"])
+        return Judge(self.rows, reference, self.scale)
+
+    def _laplace(self, group: Group) -> dict[str, Any]:
+        look, seconds = self._look()
+        sampler = _gaussian(look, self.target)
+        made = [sampler] * group.repeats
+        rows = int(look.evaluations) * self.target.size
+        return {"records": self._judged(group, made, [rows], seconds, 1)}
+
+    def _classic(self, group: Group, what: Classic) -> dict[str, Any]:
+        judge = self._judge()
+        key = self._key("run", group.method)
+        begun = time.perf_counter()
+        with compiling() as compiled:
+            sets, rows = run_classic(key, self.rows, what, group.repeats)
+            jax.block_until_ready(sets)
+        seconds = time.perf_counter() - begun - compiled.seconds
+        found = [
+            judge.points(jax.random.fold_in(self._key("judge"), i), x)
+            for i, x in enumerate(sets)
+        ]
+        record = self._records(
+            group, seconds=rounded(seconds), together=group.repeats, few=True
+        )
+        records = [record(k, [f[k] for f in found]) for k in found[0]]
+        records.append(record("row_evaluations", [rows]))
+        # Its points cannot be added to without running it anew.
+        per_point = 1e6 * seconds / group.repeats / what.points
+        records.append(record("draw_microseconds", [per_point]))
+        return {"records": records}
+
+    def _neural(self, group: Group, method: AbstractMethod) -> dict[str, Any]:
+        judge, target = self._judge(), self._target(group)
+        method = method.resolve(target, jax.default_backend())
+        steps = int(method.steps or 1)
+        watch_key = self._key("watch", group.method, group.setting)
+
+        def watch(step: int, sampler: pf.Sampler, _: pf.AbstractTarget):
+            # Fresh draws at every evaluation.
+            found = judge.in_passing(jax.random.fold_in(watch_key, step), sampler)
+            return {"made": step, **found}
+
+        watched = group.method in settings.WATCHED
+        keys = jax.random.split(
+            self._key("train", group.method, group.setting), group.repeats
+        )
+        begun = time.perf_counter()
+        with compiling() as compiled:
+            fits = pf.fit_many(
+                keys,
+                target,
+                method,
+                progress=False,
+                watch=watch if watched else None,
+                watch_every=max(steps // self.scale.evaluations, 1),
+            )
+        spent = time.perf_counter() - begun
+        rows = [row_evaluations(fit.evaluations, method, target) for fit in fits]
+        seconds = spent - compiled.seconds
+        samplers = [fit.sampler for fit in fits]
+        cell: dict[str, Any] = {
+            "records": self._judged(
+                group,
+                samplers,
+                rows,
+                seconds,
+                len(fits),
+                steps=steps,
+                compile_seconds=rounded(compiled.seconds),
+            ),
+            "status": fits[0].status,
+        }
+        chosen = [r["dft_chosen"] for r in fits[0].history.rows if "dft_chosen" in r]
+        if chosen:
+            cell["dft_chosen"] = bool(chosen[-1])
+        if watched:
+            cell["curve"] = _curve(fits)
+        return cell
+
+    def _judged(
+        self,
+        group: Group,
+        samplers: list[pf.Sampler],
+        rows: list[int],
+        seconds: float,
+        together: int,
+        **more: Any,
+    ) -> list[dict[str, Any]]:
+        """The records of samplers that can be drawn from at will."""
+        judge = self._judge()
+        found = [
+            judge.sampler(jax.random.fold_in(self._key("judge", group.name), i), s)
+            for i, s in enumerate(samplers)
+        ]
+        seconds = max(seconds, 0.0)
+        record = self._records(
+            group, seconds=rounded(seconds), together=together, **more
+        )
+        records = [record(k, [f[k] for f in found]) for k in found[0]]
+        micro = draw_microseconds(samplers[0])
+        nuts = {r["metric"]: r for r in self._nuts["records"]}
+        ess = nuts["ess"]
+        paid = break_even(
+            seconds / together,
+            micro,
+            ess["warmup_seconds"],
+            ess["seconds"] / max(ess["value"], 1.0),
+        )
+        records += [
+            record("row_evaluations", rows),
+            record("draw_microseconds", [micro]),
+        ]
+        if paid is not None:
+            records.append(record("break_even", [paid]))
+        return records
+
+    def _records(self, group: Group, **common: Any):
+        """A function that makes this cell's records."""
+        few = common.pop("few", False)
+
+        def record(
+            metric: str, values: Sequence[float | int], *, n: int | None = None
+        ) -> dict[str, Any]:
+            spread = np.std(values, ddof=1) if len(values) > 1 else 0.0
+            made = {
+                "experiment": NAME,
+                "target": NAME,
+                "method": group.method,
+                "setting": group.setting,
+                "metric": metric,
+                "value": rounded(float(np.mean(values))),
+                "sd": rounded(float(spread)),
+                "repeats": len(values),
+                "n": n if n is not None else self._size(metric, few),
+                "seed": self.seed,
+                **common,
+                **about(),
+            }
+            if metric == "sliced_w2" and group.method != "nuts":
+                name = "sliced_w2_few" if few else "sliced_w2"
+                nuts = {r["metric"]: r for r in self._nuts["records"]}
+                made["exact"] = nuts[name]["value"]
+                made["exact_sd"] = nuts[name]["sd"]
+            theirs = settings.paper(group.method)
+            if metric == "accuracy" and theirs is not None:
+                made |= {"paper": theirs[0], "paper_sd": theirs[1]}
+            return made
+
+        return record
+
+    def _size(self, metric: str, few: bool) -> int | None:
+        if metric in ("accuracy", "log_likelihood"):
+            return settings.PREDICTING
+        if few:
+            return settings.PREDICTING
+        sizes = {"sliced_w2": self.scale.w2_draws}
+        sizes |= dict.fromkeys(
+            ("mean_error", "sd_low", "sd_high"), self.scale.moment_draws
+        )
+        return sizes.get(metric)
+
+
+@eqx.filter_jit
+def _laplace(key: PRNGKeyArray, target: pf.AbstractTarget) -> Look:
+    return laplace_look(key, target, particles=1)
+
+
+def _gaussian(look: Look, target: pf.AbstractTarget) -> pf.Sampler:
+    """The whitening alone: one Gaussian, as a sampler."""
+    zero = jnp.zeros((), jnp.result_type(float))
+    identity = AffineMap(target.dim)
+    return pf.Sampler(identity, look.whitening, zero, target.structure)
+
+
+def _curve(fits: list[pf.Fit]) -> list[list[float | int | None]]:
+    """Step, accuracy and its sd, error of the means and its sd, over the repeats."""
+    rows = [[r for r in fit.history.rows if "mean_error" in r] for fit in fits]
+    curve = []
+    for moment in zip(*rows, strict=False):
+        line: list[float | int | None] = [int(moment[0]["made"])]
+        for name in ("accuracy", "mean_error"):
+            values = np.array([row[name] for row in moment], float)
+            spread = values.std(ddof=1) if len(values) > 1 else 0.0
+            line += [rounded(values.mean(), 5), rounded(float(spread), 3)]
+        curve.append(line)
+    return curve

@@ -1,0 +1,68 @@
+"""Figure 4, drawn from the result file of the second experiment."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pushforward import _files
+from pushforward.experiments.covertype_settings import LABELS, REFERENCE
+from pushforward.experiments.results import Results
+from pushforward.report.covertype import FIGURE_4
+from pushforward.report.plots import OURS
+from pushforward.report.plots import REFERENCE as EXACT
+
+COLOURS = {"dft": OURS, "kl": "#3f8f4f", "dft_l2": "#a05fb0"}
+STYLES = {"ours": "-", "paper": ":"}
+
+
+def figures(results: Results, folder: Path) -> list[Path]:
+    """Draws the figure into `folder`, if there are curves."""
+    figure = training(results)
+    if figure is None:
+        return []
+    picture = io.BytesIO()
+    # No date or version inside: the same results give the same file.
+    figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
+    _files.write_bytes(folder / FIGURE_4, picture.getvalue())
+    return [folder / FIGURE_4]
+
+
+def training(results: Results) -> Figure | None:
+    """Figure 4: accuracy over training, and the posterior error beside it."""
+    shown = [
+        (method, setting, cell["curve"])
+        for method in COLOURS
+        for setting in STYLES
+        if "curve" in (cell := results.cells.get(f"{method}|{setting}", {}))
+    ]
+    if not shown:
+        return None
+    figure = Figure(figsize=(11.0, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for method, setting, curve in shown:
+        rows = np.array(curve, float)
+        done = rows[:, 0] / rows[-1, 0]
+        label = f"{LABELS[method]}, {setting} ({int(rows[-1, 0]):,} steps)"
+        style = {"color": COLOURS[method], "ls": STYLES[setting]}
+        for panel, column, scale in ((left, 1, 100.0), (right, 3, 1.0)):
+            mean, spread = scale * rows[:, column], scale * rows[:, column + 1]
+            panel.plot(done, mean, label=label, **style)
+            low = np.maximum(mean - spread, 1e-3)
+            panel.fill_between(
+                done, low, mean + spread, color=COLOURS[method], alpha=0.15
+            )
+    exact = results.find(method=REFERENCE.method, metric="accuracy")
+    if exact is not None:
+        left.axhline(
+            100 * exact["value"], color=EXACT, ls="--", label="the exact posterior"
+        )
+    left.set(xlabel="share of training", ylabel="test accuracy of 100 draws, %")
+    right.set(
+        xlabel="share of training",
+        ylabel="largest error of a posterior mean, in sds",
+        yscale="log",
+    )
+    left.legend(fontsize=8)
+    return figure
