@@ -26,7 +26,7 @@ def moments(features: Features) -> Moments:
 
 
 def frechet(a: Moments, b: Moments) -> float:
-    """The squared 2-Wasserstein distance of two Gaussians with these moments,
+    """The squared 2-Wasserstein distance of two Gaussians with these moments.
 
         |m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a^(1/2) C_b C_a^(1/2))^(1/2)).
 
