@@ -12,6 +12,8 @@ import pytest
 
 from pushforward.errors import UsageError
 from pushforward.targets import MinibatchTarget
+from pushforward.targets.base import picks
+from pushforward.whitening import look
 
 N, BATCH = 4, 2
 RNG = np.random.default_rng(0)
@@ -211,3 +213,66 @@ class TestBadData:
     def test_empty_minibatches(self, size):
         with pytest.raises(UsageError, match=f"batch_size is {size}"):
             MinibatchTarget(jnp.sum, jnp.sum, np.zeros((3, 2)), 2, batch_size=size)
+
+
+def test_picks_follow_importance_and_stay_unbiased():
+    importance = jnp.array([0.0, 1.0, 3.0, 16.0])
+    whole = target()
+    picking = whole.picking(importance)
+    counts = np.diff(np.asarray(picking.picks), prepend=0)
+    # Half alike, half in proportion: 1/8 + importance / 40.
+    expected = 1 / 8 + np.asarray(importance) / 40
+    np.testing.assert_allclose(counts / counts.sum(), expected, rtol=1e-6)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    chosen, weights = jax.jit(jax.vmap(picking._pick))(keys)
+    found = np.bincount(np.asarray(chosen).ravel(), minlength=N) / chosen.size
+    # 40,000 picks: five standard deviations of a share are at most .0125.
+    np.testing.assert_allclose(found, expected, atol=0.0125)
+    np.testing.assert_allclose(
+        weights, 1 / (N * expected[np.asarray(chosen)]), rtol=1e-5
+    )
+    x = jnp.asarray(POINTS[0])
+    for of in (picking, picking.centred_at(jnp.asarray(CENTRE))):
+        scores = np.asarray(jax.jit(jax.vmap(lambda k, t=of: t.score(x, key=k)))(keys))
+        error = scores.std(axis=0) / len(keys) ** 0.5
+        # Five standard errors, and the rounding of a mean in 32-bit.
+        gap = np.abs(scores.mean(axis=0) - exact_score(POINTS[0]))
+        assert (gap < 5 * error + 1e-4).all()
+
+
+def test_equal_or_no_importance_picks_alike():
+    for importance in (jnp.zeros(3), jnp.full(3, 7.0)):
+        counts = np.diff(np.asarray(picks(importance)), prepend=0)
+        assert counts.min() == counts.max() > 1e8
+
+
+def test_a_row_that_is_alone_is_seen_often():
+    """999 rows speak of one coordinate, a single row of the other."""
+    x = np.zeros((1000, 2))
+    x[:999, 0], x[999, 1] = 1.0, 1.0
+    data = {"x": jnp.asarray(x), "y": jnp.asarray(np.arange(1000) % 2, float)}
+
+    def log_likelihood(w, datum):
+        logit = jnp.sum(w * datum["x"])
+        return datum["y"] * logit - jax.nn.softplus(logit)
+
+    posterior = MinibatchTarget(
+        lambda w: -0.5 * jnp.sum(w**2), log_likelihood, data, dim=2, batch_size=20
+    )
+    seen = look(jax.random.key(0), posterior, particles=64)
+    assert seen.picks is not None
+    counts = np.diff(np.asarray(seen.picks), prepend=0)
+    # In units of the posterior it tells .2, the others .001 each: it should be a twelfth
+    # of all picks, give or take the few directions that were tried, and not 1/1000.
+    assert 0.02 < counts[999] / counts.sum() < 0.25
+    plain = eqx.tree_at(
+        lambda s: s.picks, seen, None, is_leaf=lambda leaf: leaf is None
+    )
+    keys = jax.random.split(jax.random.key(1), 4000)
+    u = jnp.array([0.5, 0.5])
+
+    def spread(view):
+        scores = jax.jit(jax.vmap(lambda k: view.score(u, key=k)))(keys)
+        return np.asarray(scores)[:, 1].std()
+
+    assert spread(seen.view(posterior)) < 0.3 * spread(plain.view(posterior))

@@ -137,7 +137,7 @@ def coordinates(
         return look(key, target, particles=particles)
     plain = Whitening.identity(target.dim)
     blank = jax.random.normal(key, (particles, target.dim))
-    return Look(plain, blank, None, None, jnp.zeros((), jnp.int32))
+    return Look(plain, blank, None, None, None, jnp.zeros((), jnp.int32))
 
 
 def pace(schedule: Schedule, clock: Clock) -> Float[Array, ""]:

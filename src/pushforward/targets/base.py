@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.errors import UsageError
 from pushforward.targets.structure import Structure
@@ -170,7 +170,11 @@ class MinibatchTarget(AbstractTarget):
 
     The score of a minibatch B of the N data is unbiased. With a centre `m` (see
     `centred_at`) it has the control variate of SVRG,
-    `full_score(m) + N/B sum_i (score_i(x) - score_i(m))`, small where it matters.
+    `full_score(m) + N/B sum_i w_i (score_i(x) - score_i(m))`, small where it matters.
+
+    Observations are picked alike, or (see `picking`) those that matter more often:
+    with probability `p_i`, and weight `w_i = 1 / (N p_i)`. A row that is alone in what
+    it tells would otherwise be in few minibatches, and count N/B-fold there.
     """
 
     log_prior: Callable[[Any], Float[Array, ""]]
@@ -179,6 +183,8 @@ class MinibatchTarget(AbstractTarget):
     exact: Callable[..., Any] | None
     centre: Float[Array, " d"] | None
     centre_score: Float[Array, " d"] | None
+    # Cumulative whole numbers: i is picked where a draw falls below `picks[i]` first.
+    picks: Int[Array, " n"] | None
     structure: Structure = eqx.field(static=True)
     batch_size: int = eqx.field(static=True)
     has_density: ClassVar[bool] = True
@@ -224,7 +230,7 @@ class MinibatchTarget(AbstractTarget):
         self.log_prior, self.log_likelihood = log_prior, log_likelihood
         self.data = jax.tree.map(jnp.asarray, data)
         self.exact = sample
-        self.centre = self.centre_score = None
+        self.centre = self.centre_score = self.picks = None
         self.structure = _structure(dim, example, names)
         self.batch_size = min(int(batch_size), size)
 
@@ -236,27 +242,57 @@ class MinibatchTarget(AbstractTarget):
     def _prior(self, x):
         return self.log_prior(self.structure.unflatten(x)) + self.structure.log_det(x)
 
-    def _likelihood(self, x, data):
+    def _likelihood(self, x, data, weights=None):
         parameters = self.structure.unflatten(x)
-        return jnp.sum(jax.vmap(lambda d: self.log_likelihood(parameters, d))(data))
+        terms = jax.vmap(lambda d: self.log_likelihood(parameters, d))(data)
+        if weights is not None:
+            terms = terms * weights.astype(terms.dtype)
+        return jnp.sum(terms)
 
     def _log_density(self, x):
         return self._prior(x) + self._likelihood(x, self.data)
 
+    def _pick(self, key):
+        """The numbers of the observations in a minibatch, and their weights."""
+        # With replacement: independent, and free of a permutation of all N. In 32-bit,
+        # so that a key picks the same observations whatever the program's precision.
+        shape = (self.batch_size,)
+        if self.picks is None:
+            return jax.random.randint(key, shape, 0, self.size, jnp.int32), None
+        # In whole numbers: a sum of N floats would blur the smallest probabilities.
+        draws = jax.random.randint(key, shape, 0, self.picks[-1], jnp.int32)
+        chosen = jnp.searchsorted(self.picks, draws, side="right")
+        before = jnp.where(chosen > 0, self.picks[chosen - 1], 0)
+        share = (self.picks[chosen] - before) / self.picks[-1]
+        return chosen, 1 / (self.size * share)
+
     def _score(self, x, key, sigma):
         if key is None:
             return jax.grad(self._log_density)(x)
-        # With replacement: independent, and free of a permutation of all N. In 32-bit,
-        # so that a key picks the same observations whatever the program's precision.
-        chosen = jax.random.randint(key, (self.batch_size,), 0, self.size, jnp.int32)
+        chosen, weights = self._pick(key)
         batch = jax.tree.map(lambda a: a[chosen], self.data)
         factor = self.size / self.batch_size
         likelihood = jax.grad(self._likelihood)
         if self.centre is None or self.centre_score is None:
-            return jax.grad(self._prior)(x) + factor * likelihood(x, batch)
+            return jax.grad(self._prior)(x) + factor * likelihood(x, batch, weights)
         prior = jax.grad(self._prior)(x) - jax.grad(self._prior)(self.centre)
-        difference = likelihood(x, batch) - likelihood(self.centre, batch)
+        difference = likelihood(x, batch, weights) - likelihood(
+            self.centre, batch, weights
+        )
         return self.centre_score + prior + factor * difference
+
+    def picking(self, importance: Float[Array, " n"]) -> "MinibatchTarget":
+        """This target with observations picked by their importance.
+
+        Half of the picks are alike for all, which bounds every weight by 2; the other
+        half are in proportion to `importance`, a number of at least 0 for each.
+        """
+        return eqx.tree_at(
+            lambda t: t.picks,
+            self,
+            picks(importance),
+            is_leaf=lambda leaf: leaf is None,
+        )
 
     def centred_at(self, centre: Float[Array, " d"]) -> "MinibatchTarget":
         """This target with a control variate at `centre`: one pass over the data."""
@@ -305,6 +341,17 @@ class NoiseConditionalTarget(AbstractTarget):
 
     def _log_density(self, x):
         _refuse_density(self)
+
+
+def picks(importance: Float[Array, " n"]) -> Int[Array, " n"]:
+    """Cumulative whole numbers by which observations are picked: see `picking`."""
+    n = importance.shape[0]
+    # So that their sum stays below 2^31 and each is at least one.
+    total = 2.0**30 - n
+    mean = jnp.mean(importance)
+    relative = jnp.where(mean > 0, importance / jnp.where(mean > 0, mean, 1.0), 1.0)
+    shares = (0.5 + 0.5 * relative) / n
+    return jnp.cumsum(jnp.ceil(total * shares).astype(jnp.int32), dtype=jnp.int32)
 
 
 def _refuse_density(target: AbstractTarget) -> NoReturn:
