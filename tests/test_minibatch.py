@@ -262,8 +262,8 @@ def test_a_row_that_is_alone_is_seen_often():
     seen = look(jax.random.key(0), posterior, particles=64)
     assert seen.picks is not None
     counts = np.diff(np.asarray(seen.picks), prepend=0)
-    # In units of the posterior it tells .2, the others .001 each: it should be a twelfth
-    # of all picks, give or take the few directions that were tried, and not 1/1000.
+    # In units of the posterior it tells .2, the others .001 each: it should be one in
+    # twelve of all picks, give or take the few directions tried, and not one in 1000.
     assert 0.02 < counts[999] / counts.sum() < 0.25
     plain = eqx.tree_at(
         lambda s: s.picks, seen, None, is_leaf=lambda leaf: leaf is None
