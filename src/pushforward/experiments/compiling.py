@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -26,9 +27,10 @@ def compiling() -> Iterator[Compiled]:
     """Counts the seconds JAX spends lowering and compiling inside."""
     counted, listening = Compiled(), True
 
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+    def listen(event: str, duration_secs: Any, **_: Any) -> None:
+        # Other events pass through here too, some with numbers that are no durations.
         if listening and event in _STAGES:
-            counted.seconds += duration_secs
+            counted.seconds += float(duration_secs)
 
     # JAX has no public way to stop listening: the listener falls silent instead.
     jax.monitoring.register_event_duration_secs_listener(listen)
