@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pushforward as pf
-from pushforward import _files
 from pushforward.errors import UsageError
 from pushforward.experiments import covertype_reference, data
 from pushforward.experiments import covertype_settings as settings
@@ -32,7 +31,7 @@ from pushforward.experiments.covertype_runs import (
     run_classic,
 )
 from pushforward.experiments.covertype_settings import Classic, Group, Scale
-from pushforward.experiments.results import Results, about, rounded
+from pushforward.experiments.results import Results, about, key_for, prepare, rounded
 from pushforward.methods.base import AbstractMethod
 from pushforward.networks import AffineMap
 from pushforward.whitening import Look, laplace_look
@@ -72,13 +71,7 @@ def reproduce(
     rows = data.covertype(
         rows=chosen.rows, seed=seed, miniature_rows=chosen.miniature_rows
     )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _files.explain(out, error) from error
-    results = Results.open(out / f"{NAME}.json", NAME, scale)
-    for path in merge:
-        say(f"{results.merge(path)} cells adopted from {path}.")
+    results = prepare(out, NAME, scale, merge, say)
     wanted = only | {settings.REFERENCE.method}
     todo = [
         group
@@ -115,12 +108,7 @@ class Bench:
         return posterior(self.rows, balanced=True) if group.balanced else self.target
 
     def _key(self, *parts: str) -> PRNGKeyArray:
-        """A key of its own for every purpose, whatever else is run."""
-        key = self.key
-        for part in parts:
-            number = int.from_bytes(part.encode()[-4:], "big") ^ len(part)
-            key = jax.random.fold_in(key, number % 2**31)
-        return key
+        return key_for(self.key, *parts)
 
     def run(self, group: Group) -> dict[str, Any]:
         """Runs a group; returns its cell."""

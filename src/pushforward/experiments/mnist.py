@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import pushforward as pf
-from pushforward import _files
 from pushforward.errors import UsageError
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.mnist_data import mnist
 from pushforward.experiments.mnist_eye import EnergyScore, Eye, energies, nearest
 from pushforward.experiments.mnist_tasks import Images
-from pushforward.experiments.results import Results, about, rounded
+from pushforward.experiments.results import Results, about, prepare, rounded
 from pushforward.sampler import load_network, save_network
 
 NAME = "mnist"
@@ -41,13 +40,7 @@ def reproduce(
 ) -> Results:
     """Runs the stages that are missing; the arguments are those of `toy2d`."""
     chosen = settings.scale(scale)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _files.explain(out, error) from error
-    results = Results.open(out / f"{NAME}.json", NAME, scale)
-    for path in merge:
-        say(f"{results.merge(path)} cells adopted from {path}.")
+    results = prepare(out, NAME, scale, merge, say)
     bench = Bench(chosen, out, results, seed)
     stages = bench.stages()
     only = set(only)

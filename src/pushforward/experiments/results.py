@@ -9,12 +9,13 @@ flat mapping that says all about itself), and whatever its pictures need.
 import dataclasses
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from pushforward import _files
 from pushforward._version import __version__
@@ -116,6 +117,32 @@ def read(path: Path, experiment: str) -> Results:
             f"{path} does not hold results of {experiment!r} that this version reads."
         )
     return Results(experiment, scale, path, cells)
+
+
+def prepare(
+    out: Path,
+    experiment: str,
+    scale: str,
+    merge: Iterable[Path],
+    say: Callable[[str], None],
+) -> Results:
+    """The result file in `out`, which is made, with the cells of other files."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _files.explain(out, error) from error
+    results = Results.open(out / f"{experiment}.json", experiment, scale)
+    for path in merge:
+        say(f"{results.merge(path)} cells adopted from {path}.")
+    return results
+
+
+def key_for(key: PRNGKeyArray, *parts: str) -> PRNGKeyArray:
+    """A key of its own for every purpose, whatever else is run."""
+    for part in parts:
+        number = int.from_bytes(part.encode()[-4:], "big") ^ len(part)
+        key = jax.random.fold_in(key, number % 2**31)
+    return key
 
 
 def about() -> dict[str, Any]:

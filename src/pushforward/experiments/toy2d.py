@@ -16,12 +16,11 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pushforward as pf
-from pushforward import _files
 from pushforward.diagnostics import Floor, Score, ksd, mode_weights
 from pushforward.errors import UsageError
 from pushforward.experiments import toy2d_settings as settings
 from pushforward.experiments.compiling import compiling
-from pushforward.experiments.results import Results, about, rounded
+from pushforward.experiments.results import Results, about, key_for, prepare, rounded
 from pushforward.experiments.toy2d_runs import (
     curve_of,
     draw_seconds,
@@ -63,13 +62,7 @@ def reproduce(
             f"There is no method {sorted(only - set(known))[0]!r} at this scale; there "
             f"are {', '.join(known)}."
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _files.explain(out, error) from error
-    results = Results.open(out / f"{NAME}.json", NAME, scale)
-    for path in merge:
-        say(f"{results.merge(path)} cells adopted from {path}.")
+    results = prepare(out, NAME, scale, merge, say)
     bench = Bench(chosen, jax.random.key(seed), seed, results)
     todo = [g for g in groups if not only or g.method in only]
     for i, group in enumerate(todo, start=1):
@@ -98,12 +91,7 @@ class Bench:
         self.floors: dict[tuple, Floor] = {}
 
     def _key(self, *parts: str) -> PRNGKeyArray:
-        """A key of its own for every purpose, whatever else is run."""
-        key = self.key
-        for part in parts:
-            number = int.from_bytes(part.encode()[-4:], "big") ^ len(part)
-            key = jax.random.fold_in(key, number % 2**31)
-        return key
+        return key_for(self.key, *parts)
 
     def run(self, group: Group) -> None:
         """Runs a group and keeps its cells."""

@@ -40,9 +40,8 @@ STEP_SIZE = 0.01
 # The paper does not say HMC's number of leapfrog steps: this fits its rows best.
 LEAPFROGS = 23
 # What is known about rows that do not replay.
-REPLAY_NOTES = """SVGD at 500 steps comes out *below* the paper on several targets, that
-is, closer to the target; the rows up to 200 steps agree. Neither the bandwidth (half,
-double, frozen at its first value) nor the memory of the step rule (.99) explains it."""
+REPLAY_NOTES = """SVGD at 500 steps comes out *below* the paper where it differs, that
+is, closer to the target; the rows up to 200 steps agree. The reason is not known."""
 CLASSIC_STEPS = (50, 100, 200, 500)
 
 LABELS = {
