@@ -13,8 +13,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE, widen
 from pushforward.errors import UsageError
-from pushforward.methods.base import AbstractMethod, Adam, Clock, average
-from pushforward.methods.common import Schedule, coordinates, pace
+from pushforward.methods.base import (
+    AbstractMethod,
+    Adam,
+    AutoInt,
+    Clock,
+    average,
+    fill_in,
+)
+from pushforward.methods.common import Schedule, Shape, coordinates, new_map, pace
 from pushforward.networks import AbstractNetwork
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
@@ -92,6 +99,47 @@ class AbstractDirect(AbstractMethod):
         return Sampler(state.averaged, state.look.whitening, zero, target.structure)
 
 
+class AbstractPairwise(AbstractDirect):
+    """A direct method whose loss compares the draws of a batch with one another."""
+
+    width: eqx.AbstractVar[AutoInt]
+    depth: eqx.AbstractVar[int]
+    shape: eqx.AbstractVar[Shape]
+    latent: eqx.AbstractVar[AutoInt]
+    activation: eqx.AbstractVar[str]
+
+    def __check_init__(self):
+        if self.batch_size is not None and self.batch_size < 2:
+            raise UsageError(
+                "This method compares draws with one another; batch_size must be at "
+                f"least 2, not {self.batch_size}."
+            )
+
+    def resolve(self, target: AbstractTarget, platform: str):
+        refuse_smoothed(self, target)
+        fast = platform != "cpu"
+        return fill_in(
+            self,
+            {
+                "steps": 15_000 if fast else 4_000,
+                "batch_size": 2048 if fast else 512,
+                "width": 256 if fast else 64,
+                "latent": target.dim,
+            },
+        )
+
+    def new_network(self, target, key):
+        return new_map(
+            self.shape,
+            self.latent,
+            target.dim,
+            self.width,
+            self.depth,
+            self.activation,
+            key=key,
+        )
+
+
 def latents(key: PRNGKeyArray, n: int, size: int) -> Float[Array, "n size"]:
     """What `n` draws of a network with `size` inputs start from."""
     return jax.random.normal(key, (n, size), NETWORK_DTYPE)
@@ -122,13 +170,4 @@ def refuse_smoothed(method: AbstractMethod, target: AbstractTarget) -> None:
         raise UsageError(
             f"{type(method).__name__} has no noise, and the target is known only with "
             "noise added; use the method DFT, KL or Fisher."
-        )
-
-
-def refuse_single(batch_size: int | None) -> None:
-    """For losses over pairs of draws."""
-    if batch_size is not None and batch_size < 2:
-        raise UsageError(
-            "This method compares draws with one another; batch_size must be at least "
-            f"2, not {batch_size}."
         )

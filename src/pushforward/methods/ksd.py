@@ -7,19 +7,16 @@ from jaxtyping import Array, Float
 
 from pushforward.diagnostics.ksd import squared_distances
 from pushforward.errors import UsageError
-from pushforward.methods.base import AUTO, AutoInt, fill_in
-from pushforward.methods.common import Schedule, Shape, new_map
+from pushforward.methods.base import AUTO, AutoInt
+from pushforward.methods.common import Schedule, Shape
 from pushforward.methods.direct import (
-    AbstractDirect,
+    AbstractPairwise,
     points,
-    refuse_single,
-    refuse_smoothed,
     scores_at,
 )
-from pushforward.targets.base import AbstractTarget
 
 
-class KSD(AbstractDirect):
+class KSD(AbstractPairwise):
     """Minimises the kernel Stein discrepancy with the inverse multiquadric kernel.
 
     The loss is the U-statistic `sum_{i != j} k0(x_i, x_j) / (n (n - 1))` of a batch,
@@ -50,36 +47,11 @@ class KSD(AbstractDirect):
     particles: int = 2048
 
     def __check_init__(self):
-        refuse_single(self.batch_size)
         if not (self.c > 0 and -1 < self.beta < 0):
             raise UsageError(
                 f"c={self.c} and beta={self.beta} give a kernel that cannot detect "
                 "convergence; choose c > 0 and -1 < beta < 0."
             )
-
-    def resolve(self, target: AbstractTarget, platform: str) -> "KSD":
-        refuse_smoothed(self, target)
-        fast = platform != "cpu"
-        return fill_in(
-            self,
-            {
-                "steps": 15_000 if fast else 4_000,
-                "batch_size": 2048 if fast else 512,
-                "width": 256 if fast else 64,
-                "latent": target.dim,
-            },
-        )
-
-    def new_network(self, target, key):
-        return new_map(
-            self.shape,
-            self.latent,
-            target.dim,
-            self.width,
-            self.depth,
-            self.activation,
-            key=key,
-        )
 
     def loss(self, network, view, key):
         z_key, minibatch_key = jax.random.split(key)

@@ -8,16 +8,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pushforward.diagnostics.ksd import squared_distances
-from pushforward.methods.base import AUTO, AutoInt, fill_in
-from pushforward.methods.common import Schedule, Shape, new_map
+from pushforward.methods.base import AUTO, AutoInt
+from pushforward.methods.common import Schedule, Shape
 from pushforward.methods.direct import (
-    AbstractDirect,
+    AbstractPairwise,
     points,
-    refuse_single,
-    refuse_smoothed,
     scores_at,
 )
-from pushforward.targets.base import AbstractTarget
 
 Heuristic = Literal["median", "svgd"]
 
@@ -26,7 +23,7 @@ Heuristic = Literal["median", "svgd"]
 _MEDIAN_DRAWS = 128
 
 
-class SteinGAN(AbstractDirect):
+class SteinGAN(AbstractPairwise):
     """Moves the sampler along the Stein variational gradient of its own draws.
 
     The direction at a draw (`stein_direction`) is
@@ -54,33 +51,6 @@ class SteinGAN(AbstractDirect):
     averaging: float = 0.999
     whiten: bool = True
     particles: int = 2048
-
-    def __check_init__(self):
-        refuse_single(self.batch_size)
-
-    def resolve(self, target: AbstractTarget, platform: str) -> "SteinGAN":
-        refuse_smoothed(self, target)
-        fast = platform != "cpu"
-        return fill_in(
-            self,
-            {
-                "steps": 15_000 if fast else 4_000,
-                "batch_size": 2048 if fast else 512,
-                "width": 256 if fast else 64,
-                "latent": target.dim,
-            },
-        )
-
-    def new_network(self, target, key):
-        return new_map(
-            self.shape,
-            self.latent,
-            target.dim,
-            self.width,
-            self.depth,
-            self.activation,
-            key=key,
-        )
 
     def loss(self, network, view, key):
         z_key, minibatch_key = jax.random.split(key)
