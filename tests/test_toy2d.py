@@ -14,7 +14,6 @@ from pushforward.errors import FileError
 from pushforward.experiments import toy2d_settings as settings
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.results import Results, read
-from pushforward.experiments.toy2d import cell_name
 from pushforward.experiments.toy2d_runs import still_falling
 from pushforward.report import toy2d as report
 from pushforward.report.pages import render
@@ -52,7 +51,7 @@ def smoke(tmp_path_factory):
 def test_every_cell_is_there_and_says_all_about_itself(smoke):
     results = read(smoke[0] / "toy2d.json", "toy2d")
     groups = settings.groups(settings.scale("smoke"))
-    names = {cell_name(group, t) for group in groups for t in group.targets}
+    names = {name for group in groups for name in group.cells}
     assert set(results.cells) == names
     for record in results.records():
         assert set(FIELDS.split()) <= set(record)

@@ -104,9 +104,6 @@ class Bench:
         self.results = results
         self.target = posterior(rows)
 
-    def _target(self, group: Group) -> pf.MinibatchTarget:
-        return posterior(self.rows, balanced=True) if group.balanced else self.target
-
     def _key(self, *parts: str) -> PRNGKeyArray:
         return key_for(self.key, *parts)
 
@@ -213,7 +210,7 @@ class Bench:
         return {"records": records}
 
     def _neural(self, group: Group, method: AbstractMethod) -> dict[str, Any]:
-        judge, target = self._judge(), self._target(group)
+        judge, target = self._judge(), self.target
         method = method.resolve(target, jax.default_backend())
         steps = int(method.steps or 1)
         watch_key = self._key("watch", group.method, group.setting)

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import pushforward as pf
 from pushforward.experiments.data import Classification
@@ -51,19 +51,11 @@ def log_likelihood(x: Float[Array, " d"], datum: dict[str, Array]) -> Float[Arra
     return datum["y"] * logit - jax.nn.softplus(logit)
 
 
-def weighted_log_likelihood(
-    x: Float[Array, " d"], datum: dict[str, Array]
-) -> Float[Array, ""]:
-    """The log likelihood of one of several copies of a row, which share its weight."""
-    return datum["weight"] * log_likelihood(x, datum)
-
-
 def posterior(
     data: Classification,
     *,
     batch_size: int = BATCH,
     prior=log_prior,
-    balanced: bool = False,
 ) -> pf.MinibatchTarget:
     """The posterior over the training rows, seen through minibatches.
 
@@ -71,45 +63,19 @@ def posterior(
         data: the rows.
         batch_size: of the minibatches.
         prior: `log_prior`, or `log_prior_hu`.
-        balanced: repeat the rows of rare soils (see `copies`). The posterior is the
-            same; its minibatches have no more outliers.
     """
     dim = data.train_x.shape[1] + 1
     names = (*(f"w[{i}]" for i in range(dim - 1)), "log_alpha")
     rows = {"x": data.train_x, "y": data.train_y}
-    likelihood = log_likelihood
-    if balanced:
-        counts = copies(data.train_x, batch_size)
-        rows = {k: np.repeat(v, counts, axis=0) for k, v in rows.items()}
-        rows["weight"] = np.repeat(1 / counts, counts)
-        likelihood = weighted_log_likelihood
     dtype = jnp.result_type(float)
     return pf.MinibatchTarget(
         prior,
-        likelihood,
+        log_likelihood,
         {k: jnp.asarray(v, dtype) for k, v in rows.items()},
         dim,
         names=names,
         batch_size=batch_size,
     )
-
-
-def copies(x: Float[np.ndarray, "n p"], batch_size: int) -> Int[np.ndarray, " n"]:
-    """How often to repeat each row, so that a minibatch has about one of every soil.
-
-    A soil with two rows among half a million is in one of 500 minibatches of 500, and
-    counts a thousandfold there. Its weight is known from those rows alone, so that for
-    it the score of a minibatch is nearly always wrong and rarely enormous: unbiased,
-    but what clips gradients cuts it off.
-    """
-    wanted = len(x) / batch_size
-    # Zeros and ones, at least one of each: a choice, not a measurement.
-    chosen = np.all((x == 0) | (x == 1), axis=0) & (x.min(axis=0) < x.max(axis=0))
-    found = np.ones(len(x), np.int64)
-    for column in np.flatnonzero(chosen):
-        inside = x[:, column] == 1
-        found[inside] = np.maximum(found[inside], round(wanted / inside.sum()))
-    return found
 
 
 def prior_draws(key: PRNGKeyArray, n: int, dim: int) -> Float[Array, "n d"]:

@@ -18,7 +18,12 @@ from pushforward.experiments.covertype_posterior import (
     prior_draws,
 )
 from pushforward.experiments.covertype_reference import Reference
-from pushforward.experiments.covertype_settings import PREDICTING, Classic, Scale
+from pushforward.experiments.covertype_settings import (
+    IN_PASSING,
+    PREDICTING,
+    Classic,
+    Scale,
+)
 from pushforward.experiments.data import Classification
 from pushforward.methods.base import AbstractMethod
 from pushforward.methods.recipe import Choose
@@ -65,7 +70,7 @@ class Judge:
     def in_passing(self, key: PRNGKeyArray, sampler: pf.Sampler) -> dict[str, float]:
         """What is looked at during training: accuracy, and the error of the means."""
         few, many = jax.random.split(key)
-        errors = self.reference.errors(_draw(sampler, many, 4096))
+        errors = self.reference.errors(_draw(sampler, many, IN_PASSING))
         found = self.predictions(_draw(sampler, few, PREDICTING))
         return {"accuracy": found["accuracy"], "mean_error": errors["mean_error"]}
 
@@ -126,6 +131,7 @@ def row_evaluations(
     seen = looks = 0
     centred = getattr(method, "whiten", True)
     for stage in method.stages():
+        stage = stage.resolve(target, jax.default_backend())
         count = (stage.steps or 0) * stage.evaluations
         whole = isinstance(stage, Choose)
         seen += count * (target.size if whole else target.batch_size * (1 + centred))

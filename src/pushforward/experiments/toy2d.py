@@ -66,7 +66,7 @@ def reproduce(
     bench = Bench(chosen, jax.random.key(seed), seed, results)
     todo = [g for g in groups if not only or g.method in only]
     for i, group in enumerate(todo, start=1):
-        missing = [t for t in group.targets if cell_name(group, t) not in results.cells]
+        missing = [t for t in group.targets if group.cell(t) not in results.cells]
         if not missing:
             continue
         start = time.perf_counter()
@@ -76,11 +76,6 @@ def reproduce(
             f"{time.perf_counter() - start:.0f} s"
         )
     return results
-
-
-def cell_name(group: Group, target: str) -> str:
-    """The name of a cell in the result file."""
-    return f"{group.method}|{group.setting}|{target}"
 
 
 class Bench:
@@ -100,7 +95,7 @@ class Bench:
         else:
             cells = self._neural(group, group.what)
         for target, cell in cells:
-            self.results.add(cell_name(group, target), cell)
+            self.results.add(group.cell(target), cell)
 
     def floor(self, target: str, n: int, *statistics: Any) -> Floor:
         """What exact draws score, measured once for a target and a size."""

@@ -98,6 +98,15 @@ class Group:
         """What people call it."""
         return f"{LABELS[self.method]} ({self.setting})"
 
+    def cell(self, target: str) -> str:
+        """The name of a cell in the result file."""
+        return f"{self.method}|{self.setting}|{target}"
+
+    @property
+    def cells(self) -> list[str]:
+        """The names of all its cells."""
+        return [self.cell(target) for target in self.targets]
+
 
 @dataclasses.dataclass(frozen=True)
 class Scale:

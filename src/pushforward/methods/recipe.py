@@ -35,7 +35,7 @@ from pushforward.targets.base import AbstractTarget
 from pushforward.whitening import Look
 
 # Up to here a step with exact entropy costs less than one that learns a score.
-EXACT_ENTROPY_DIM = 32
+EXACT_ENTROPY_DIM = 64
 
 
 class Recipe(AbstractMethod):

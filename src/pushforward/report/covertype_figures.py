@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pushforward import _files
-from pushforward.experiments.covertype_settings import LABELS, REFERENCE
+from pushforward.experiments.covertype_reference import FILE, Reference
+from pushforward.experiments.covertype_settings import IN_PASSING, LABELS, REFERENCE
 from pushforward.experiments.results import Results
 from pushforward.report.covertype import FIGURE_4
 from pushforward.report.plots import OURS
@@ -48,8 +49,10 @@ def training(results: Results) -> Figure | None:
         style = {"color": COLOURS[method], "ls": STYLES[setting]}
         for panel, column, scale in ((left, 1, 100.0), (right, 3, 1.0)):
             mean, spread = scale * rows[:, column], scale * rows[:, column + 1]
-            panel.plot(done, mean, label=label, **style)
-            low = np.maximum(mean - spread, 1e-3)
+            panel.plot(done, mean, label=label if panel is left else None, **style)
+            # On the logarithmic axis the band is as wide below as above.
+            log = panel is right
+            low = mean**2 / (mean + spread) if log else mean - spread
             panel.fill_between(
                 done, low, mean + spread, color=COLOURS[method], alpha=0.15
             )
@@ -58,6 +61,11 @@ def training(results: Results) -> Figure | None:
         left.axhline(
             100 * exact["value"], color=EXACT, ls="--", label="the exact posterior"
         )
+    if (floor := _floor(results)) is not None:
+        right.axhline(
+            floor, color=EXACT, ls="--", label=f"{IN_PASSING:,} reference draws"
+        )
+        right.legend(fontsize=8)
     left.set(xlabel="share of training", ylabel="test accuracy of 100 draws, %")
     right.set(
         xlabel="share of training",
@@ -66,3 +74,18 @@ def training(results: Results) -> Figure | None:
     )
     left.legend(fontsize=8)
     return figure
+
+
+def _floor(results: Results) -> float | None:
+    """What reference draws score, as many as are looked at during training."""
+    path = results.path.parent / FILE
+    cell = results.cells.get(REFERENCE.name)
+    if cell is None or not path.exists():
+        return None
+    reference = Reference.load(path, cell["sha256"])
+    factor = np.asarray(reference.whitening.factor, np.float64)
+    x = np.asarray(reference.whitening.centre, np.float64) + reference.draws @ factor.T
+    rng = np.random.default_rng(0)
+    picked = (rng.permutation(len(x))[:IN_PASSING] for _ in range(20))
+    found = [reference.errors(x[some])["mean_error"] for some in picked]
+    return float(np.mean(found))

@@ -20,3 +20,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def plus_minus(value: float | None, spread: float | None, digits: int = 3) -> str:
     """`value ± spread`."""
     return f"{number(value, digits)} ± {number(spread, digits)}"
+
+
+def not_run(labels: Sequence[str]) -> str:
+    """The section on what a result file does not hold yet; none if it is whole."""
+    return f"## Not run yet\n\n{', '.join(labels)}.\n" if labels else ""

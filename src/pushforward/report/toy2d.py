@@ -2,7 +2,7 @@
 
 from pushforward.experiments import toy2d_settings as settings
 from pushforward.experiments.results import Results
-from pushforward.report.tables import number, plus_minus, table
+from pushforward.report.tables import not_run, number, plus_minus, table
 from pushforward.report.toy2d_judged import (
     LABELS,
     TARGETS,
@@ -28,6 +28,7 @@ def page(results: Results) -> str:
         sweep(results),
         costs(results),
         _figures(results),
+        _missing(results),
         _where(results),
     ]
     return "\n".join(part for part in parts if part)
@@ -231,6 +232,13 @@ alone (`w1 = 0`): the mean over several seeds, with a band from the lowest to th
 highest, and the floor of exact draws.
 """
     return text
+
+
+def _missing(results: Results) -> str:
+    """The samplers of this scale that have not been run on every target."""
+    groups = settings.groups(settings.scale(results.scale))
+    left = [g for g in groups if not set(g.cells) <= set(results.cells)]
+    return not_run([group.label for group in left])
 
 
 def _where(results: Results) -> str:
