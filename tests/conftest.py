@@ -17,6 +17,13 @@ matplotlib.use("agg")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Compilation is most of the suite's time, and in XLA up to jax 0.10 the older emitters
+# take half of what the newer ones take; later ones refuse the flag. Child processes
+# inherit it.
+EMITTERS = "--xla_cpu_use_fusion_emitters=false"
+flags = os.environ.get("XLA_FLAGS", "")
+if jax.__version_info__ < (0, 11) and EMITTERS not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} {EMITTERS}".strip()
 # With several devices, code that quietly relies on there being one fails here.
 jax.config.update("jax_num_cpu_devices", 4)
 
@@ -35,8 +42,29 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
-# Files whose few tests take longest, because they start programs of their own.
-_LONGEST = ("test_kill.py", "test_readme.py", "test_toy2d.py", "test_verdict.py")
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Most programs run once, for less time than it takes to optimise them. A hook and
+    # not a fixture: it comes before the fixtures of the module, which compile too.
+    long = any(map(item.get_closest_marker, ("optimised", "slow")))
+    jax.config.update("jax_disable_most_optimizations", not long)
+
+
+# The files that take longest, the longest first.
+_LONGEST = (
+    "test_kill.py",
+    "test_contracts.py",
+    "test_verdict.py",
+    "test_toy2d.py",
+    "test_readme.py",
+    "test_covertype.py",
+    "test_mnist.py",
+    "test_images.py",
+    "test_engine.py",
+    "test_methods.py",
+    "test_several.py",
+    "test_cli.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

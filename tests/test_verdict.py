@@ -19,6 +19,9 @@ from pushforward.sampler import Sampler
 from pushforward.targets.coordinates import Whitening
 from pushforward.targets.planar import GaussianMixture
 
+# The references are Markov chains of many steps.
+pytestmark = pytest.mark.optimised
+
 N = 500
 EXACT = tuple(
     name

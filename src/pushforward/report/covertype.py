@@ -203,6 +203,8 @@ def _against_the_paper(results: Results) -> str:
 
 {listed}
 
+{settings.NOTES}
+
 {_above(nuts)} KSD-NS is in its text but not in its table.
 """
 
