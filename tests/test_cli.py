@@ -149,6 +149,17 @@ def test_targets_lists_them_all(capsys):
     assert lines[0].split()[0] == "name"
 
 
+@pytest.mark.once
+def test_a_reader_that_has_read_enough():
+    script = "import sys; from pushforward.cli import main; sys.exit(main(['targets']))"
+    pipe = subprocess.PIPE
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=pipe, stderr=pipe)
+    assert child.stdout is not None
+    child.stdout.close()
+    _, complaint = child.communicate(timeout=120)
+    assert (child.returncode, complaint) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [

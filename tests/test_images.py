@@ -15,9 +15,17 @@ from pushforward.networks import (
     UNet,
     WideResNet,
     at_rest,
+    layers,
     with_statistics,
 )
-from pushforward.networks.layers import BatchNorm, Conv, GroupNorm, double, halve
+from pushforward.networks.layers import (
+    BatchNorm,
+    Conv,
+    GroupNorm,
+    UpConv,
+    double,
+    halve,
+)
 
 KEY = jax.random.key(0)
 
@@ -41,6 +49,26 @@ def test_a_convolution_is_a_sum_over_neighbours():
     weight = np.asarray(conv.weight)
     expected = np.einsum("hwc,hwco->o", padded[2:5, 1:4], weight)
     np.testing.assert_allclose(conv(x)[2, 1], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "side"),
+    [
+        (Conv(2, 3, key=KEY), 6),
+        (Conv(2, 3, 1, key=KEY), 6),
+        (UpConv(2, 3, 2, key=KEY), 4),
+        (UpConv(2, 3, 4, key=KEY), 1),
+    ],
+)
+def test_convolutions_as_products_of_matrices(layer, side, monkeypatch):
+    x = jax.random.normal(jax.random.key(1), (side, side, 2), jnp.float32)
+    found = []
+    for cpu in (True, False):
+        monkeypatch.setattr(layers, "on_cpu", lambda cpu=cpu: cpu)
+        found.append(jax.value_and_grad(lambda x: jnp.sum(layer(x) ** 2))(x))
+    (one, slope), (other, other_slope) = found
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_allclose(slope, other_slope, rtol=1e-4, atol=1e-4)
 
 
 def test_halving_and_doubling():
@@ -70,16 +98,17 @@ def test_statistics_are_estimated_anew_and_kept_apart(make):
     network = make(width=width, key=KEY)
     shape = (8, network.in_size)
     batch = jax.random.normal(jax.random.key(1), shape, jnp.float32)
-    out, _ = network.train(batch)
-    rested = at_rest(network, batch[None])
-    np.testing.assert_allclose(jax.vmap(rested)(batch), out, atol=1e-4)
+    # Compiled whole: one program for each operation would take longer.
+    out, _ = eqx.filter_jit(lambda network: network.train(batch))(network)
+    rested = eqx.filter_jit(at_rest)(network, batch[None])
+    np.testing.assert_allclose(jax.jit(jax.vmap(rested))(batch), out, atol=1e-4)
     back = with_statistics(rested, network)
     assert eqx.tree_equal(back, network)
 
     def loss(network):
         return jnp.sum(network.train(batch)[0] ** 2)
 
-    gradient = eqx.filter_grad(loss)(network)
+    gradient = eqx.filter_jit(eqx.filter_grad(loss))(network)
     assert all(not part.any() for part in gradient.statistics())
     assert any(part.any() for part in jax.tree.leaves(gradient))
 
@@ -111,8 +140,9 @@ def test_an_image_sampler_is_trained_saved_and_loaded(tmp_path):
         sigma_range=(0.3, 3.0),
     )  # fmt: skip
     method = methods.DFT(
-        shape="image", width=8, score_width=8, latent=4, batch_size=4, steps=3,
+        shape="image", width=8, score_width=8, depth=2, latent=4, batch_size=2, steps=3,
         score_steps=1, score_warmup=0, w1=0.0, particles=8, sigma_power=3.0,
+        antithetic=False,
     )  # fmt: skip
     fit = pf.fit(KEY, target, method, progress=False, out=tmp_path / "run")
     assert fit.finished and fit.config["method"]["compute"] == "float32"
@@ -125,6 +155,52 @@ def test_an_image_sampler_is_trained_saved_and_loaded(tmp_path):
     assert (draws >= 0).all() and (draws <= 1).all()
     again = pf.load(tmp_path / "run").sample(jax.random.key(1), 5)
     np.testing.assert_array_equal(draws, again)
+
+
+@pytest.mark.parametrize("make", [methods.DFT, methods.KL])
+def test_noise_levels_of_score_steps_and_of_sampler_steps(make):
+    target = pf.NoiseConditionalTarget(
+        lambda x, sigma: -x / sigma**2, dim=2, sigma_range=(0.3, 3.0)
+    )
+
+    def drawn(method):
+        ranges = (
+            (method.sigma_min, method.sigma_max),
+            (method.sampler_sigma_min, method.sampler_sigma_max),
+        )
+        levels = [np.asarray(method._noise_levels(KEY, target, r)) for r in ranges]
+        # Log-uniform, 4000 of them: the ends are reached to a thousandth or so.
+        for found, wanted in zip(levels, ranges, strict=True):
+            ends = found.min(), found.max()
+            np.testing.assert_allclose(ends, wanted, rtol=0.01)
+        return ranges
+
+    plain = make(batch_size=4000).resolve(target, "cpu")
+    assert drawn(plain) == ((0.3, 3.0), (0.3, 3.0))
+    own = make(batch_size=4000, sigma_min=0.2, sampler_sigma_max=1.0)
+    assert drawn(own.resolve(target, "cpu")) == ((0.2, 3.0), (0.2, 1.0))
+    for wrong in ({"sampler_sigma_min": 0.1}, {"sampler_sigma_max": 0.2}):
+        with pytest.raises(UsageError, match="must lie in order and within those"):
+            make(**wrong).resolve(target, "cpu")
+    # A target without levels has the one that the noise has.
+    only = make(noise_scale=0.1).resolve(pf.targets.get("donut"), "cpu")
+    assert (only.sigma_min, only.sampler_sigma_max) == (0.1, 0.1)
+
+
+def test_smaller_networks_are_networks_too():
+    """One size of image instead of three, one block of a kind instead of two."""
+    x, sigma = jnp.ones(64, jnp.float32), jnp.asarray(0.5, jnp.float32)
+    made = [
+        (UNet, (8, 8), 1, (x, sigma), 64),
+        (EnergyResNet, (8, 2), 1, (x,), 1),
+        (WideResNet, (10, 8, 1), 10, (x,), 10),
+    ]
+    for make, sizes, depth, arguments, outputs in made:
+
+        def run(key, make=make, sizes=sizes, depth=depth, arguments=arguments):
+            return make(*sizes, depth=depth, key=key)(*arguments)
+
+        assert eqx.filter_eval_shape(run, KEY).shape == (outputs,)
 
 
 def test_an_image_has_its_size():

@@ -66,14 +66,21 @@ DESCRIPTIONS = [
         "log_bound": 3.0,
     },
     {"kind": "Generator", "in_size": 3, "width": 8, "compute": "float32"},
-    {"kind": "EnergyResNet", "side": 8, "width": 4, "compute": "float32"},
-    {"kind": "UNet", "side": 8, "width": 8, "compute": "float32"},
+    {
+        "kind": "EnergyResNet",
+        "side": 8,
+        "width": 4,
+        "compute": "float32",
+        "depth": 2,
+    },
+    {"kind": "UNet", "side": 8, "width": 8, "compute": "float32", "depth": 2},
     {
         "kind": "WideResNet",
         "out_size": 3,
         "side": 8,
         "width": 1,
         "compute": "float32",
+        "depth": 10,
     },
 ]
 described = pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg, subcommand
 Run = Annotated[Positional[Path], arg(metavar="RUN")]
 Dim = Annotated[int | None, arg(metavar="D")]
 Count = Annotated[int, arg(aliases=("-n",), metavar="N")]
+OptionalCount = Annotated[int | None, arg(aliases=("-n",), metavar="N")]
 Number = Annotated[int | None, arg(metavar="N")]
 Seed = Annotated[int, arg(metavar="N")]
 
@@ -62,13 +63,16 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Draw from a trained sampler into a .npy, .npz or .csv file."""
+    """Draw from a trained sampler into a .npy, .npz or .csv file.
+
+    Images are drawn onto a page, a .png file: pushforward sample digits.
+    """
 
     run: Run
-    """A run directory, or a file that a sampler was saved to."""
-    draws: Count
-    """How many draws."""
-    out: Path
+    """A run directory, a file that a sampler was saved to, or: digits."""
+    draws: OptionalCount = None
+    """How many draws; of images 100, unless given."""
+    out: Path | None = None
     """The file for the draws; its ending says the format."""
     seed: Seed = 1
     """Random seed."""
@@ -106,16 +110,19 @@ class Reproduce:
     """
 
     experiment: Annotated[
-        Positional[Literal["toy2d", "covertype"]], arg(metavar="EXPERIMENT")
+        Positional[Literal["toy2d", "covertype", "mnist"]], arg(metavar="EXPERIMENT")
     ]
     """toy2d: every sampler on six densities in the plane (Table 1, Figures 1 and 2);
-    covertype: Bayesian logistic regression from minibatches (Table 2, Figure 4)."""
+    covertype: Bayesian logistic regression from minibatches (Table 2, Figure 4);
+    mnist: an energy model of digits and its one-step sampler (Table 3, Figures 3, 5).
+    """
     scale: Literal["smoke", "cpu", "full"] = "cpu"
     """smoke: minutes; cpu: an hour on two cores; full: for a GPU."""
     out: Path = Path("runs/results")
     """Directory for the result file."""
     methods: tuple[str, ...] = ()
-    """Run only these methods, such as: dft kl ld."""
+    """Run only these methods, such as: dft kl ld; for mnist also: classifier energy
+    langevin."""
     merge: tuple[Path, ...] = ()
     """Adopt the finished cells of these result files first."""
     seed: Seed = 0

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 # 0 is success and 2 a mistake in what was asked for, as is usual.
 FAILED, CANNOT_TELL, INTERRUPTED = 1, 3, 130
 
+# The sampler that comes with the package: its name and its file.
+DIGITS = "digits"
+DIGITS_FILE = Path(__file__).parent / "data" / "digits.safetensors"
+
 DEMO_TARGET = "donut"
 # Less than the default: enough for a ring in the plane, and a demo should be short.
 DEMO_STEPS = 2000
@@ -56,7 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         config=(*markers, tyro.conf.OmitSubcommandPrefixes),
     )
     try:
-        return _run(arguments.command)
+        status = _run(arguments.command)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read the output has read enough (`| head`). What Python would still
+        # write at its end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except PushforwardError as error:
         if os.environ.get("PUSHFORWARD_TRACEBACK"):
             raise
@@ -145,12 +156,36 @@ def _fit(arguments: Fit) -> int:
 
 def _sample(arguments: Sample) -> int:
     key = _key(arguments.seed)
-    sampler = _load(arguments.run)
-    loud = not arguments.quiet
-    sampler.stream(key, arguments.draws, arguments.out, progress=loud)
-    if loud:
-        print(f"{arguments.draws:,} draws are in {arguments.out}.")
+    run, out, n = arguments.run, arguments.out, arguments.draws
+    # A run or a file of that name goes first.
+    built_in = str(run) == DIGITS and not run.exists()
+    if built_in and out is None:
+        out = Path(f"{DIGITS}.png")
+    if out is not None and out.suffix == ".png":
+        from pushforward.report import grids
+
+        n = grids.PAGE if n is None else n
+        sampler = _digits() if built_in else _load(run)
+        grids.draw_page(key, sampler, n, out)
+    elif out is not None and n is not None:
+        sampler = _digits() if built_in else _load(run)
+        sampler.stream(key, n, out, progress=not arguments.quiet)
+    else:
+        raise UsageError("Say how many draws with -n, and where they go with --out.")
+    if not arguments.quiet:
+        print(f"{n:,} draws are in {out}.")
     return 0
+
+
+def _digits() -> "Sampler":
+    """The sampler of digits that comes with the package."""
+    if not DIGITS_FILE.is_file():
+        raise UsageError(
+            f"This installation of pushforward has no sampler of digits ({DIGITS_FILE} "
+            "is not there): train one with pushforward reproduce mnist, and draw from "
+            "its file, mnist_digits.safetensors."
+        )
+    return _load(DIGITS_FILE)
 
 
 def _check(arguments: Check) -> int:

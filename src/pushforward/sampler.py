@@ -133,8 +133,13 @@ class Sampler(eqx.Module):
         _check_count(n)
         return write_draws(self, key, n, Path(path), progress=progress)
 
-    def save(self, path: str | Path) -> Path:
-        """Writes the sampler to one file, which `load` reads."""
+    def save(self, path: str | Path, *, half: bool = False) -> Path:
+        """Writes the sampler to one file, which `load` reads.
+
+        Args:
+            path: the file.
+            half: store the network's matrices in bfloat16, in half the space.
+        """
         path = Path(path)
         arrays = named_arrays(jax.tree_util.tree_leaves_with_path(self))
         header = {
@@ -144,6 +149,12 @@ class Sampler(eqx.Module):
             "network": describe(self.network),
             "structure": self.structure.to_json(),
         }
+        plain = _no_whitening(self.dim)
+        if all(np.array_equal(arrays[name], plain[name]) for name in plain):
+            # For an image it would be larger than the network.
+            header["whitening"] = "none"
+            arrays = {k: v for k, v in arrays.items() if k not in plain}
+        arrays = _halved(arrays) if half else arrays
         metadata = {"pushforward": json.dumps(header)}
         _files.write_bytes(path, safetensors.numpy.save(arrays, metadata))
         return path
@@ -176,6 +187,20 @@ def named_arrays(leaves: list[tuple[Any, Any]]) -> dict[str, np.ndarray]:
     }
 
 
+def _no_whitening(dim: int) -> dict[str, np.ndarray]:
+    """The arrays of a sampler's whitening, where it has none, by their names."""
+    leaves = jax.tree_util.tree_leaves_with_path(Whitening.identity(dim))
+    return {f".whitening{k}": v for k, v in named_arrays(leaves).items()}
+
+
+def _halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A network's matrices in bfloat16; its vectors are small and stay as they are."""
+    return {
+        k: v.astype(jnp.bfloat16) if v.ndim > 1 and ".whitening" not in k else v
+        for k, v in arrays.items()
+    }
+
+
 def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
     """Reads a sampler from a file of `Sampler.save`, or from a run directory.
 
@@ -196,6 +221,8 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
                 f"{path} holds a sampler for other parameters than the target's."
             )
         skeleton = eqx.filter_eval_shape(_blank, header["network"], structure)
+        if header.get("whitening") == "none":
+            arrays |= _no_whitening(structure.size)
         if skeleton.network.out_size != structure.size:
             raise FileError(
                 f"{path} is damaged: its network has {skeleton.network.out_size} "
@@ -208,8 +235,13 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
     return fill(skeleton, arrays, path)
 
 
-def save_network(path: str | Path, network: AbstractNetwork) -> Path:
-    """Writes a network alone to one file, which `load_network` reads."""
+def save_network(
+    path: str | Path, network: AbstractNetwork, *, half: bool = False
+) -> Path:
+    """Writes a network alone to one file, which `load_network` reads.
+
+    With `half` its matrices are stored in bfloat16.
+    """
     path = Path(path)
     header = {
         "format": FORMAT,
@@ -218,6 +250,7 @@ def save_network(path: str | Path, network: AbstractNetwork) -> Path:
         "network": describe(network),
     }
     arrays = named_arrays(jax.tree_util.tree_leaves_with_path(network))
+    arrays = _halved(arrays) if half else arrays
     metadata = {"pushforward": json.dumps(header)}
     _files.write_bytes(path, safetensors.numpy.save(arrays, metadata))
     return path

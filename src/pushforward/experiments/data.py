@@ -157,13 +157,13 @@ def covertype(
     try:
         path = find("Covertype", COVERTYPE, download=miniature_rows is None)
     except FileError:
-        if miniature_rows is None or _is_there(COVERTYPE):
+        if miniature_rows is None or is_there(COVERTYPE):
             raise
         return split(*miniature(miniature_rows), seed=seed, source="miniature")
     return split(*read_covertype(path), rows=rows, seed=seed, source="real")
 
 
-def _is_there(files: Sequence[File]) -> bool:
+def is_there(files: Sequence[File]) -> bool:
     """Whether a file was found and refused, rather than not found."""
     return any((folder / f.name).is_file() for folder in folders() for f in files)
 

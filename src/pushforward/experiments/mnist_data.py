@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from pushforward.errors import FileError
-from pushforward.experiments.data import File, find
+from pushforward.experiments.data import File, find, is_there
 
 _HOME = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _SUMS = {
@@ -25,6 +25,7 @@ _SUMS = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
     ),
 }
+FILES = tuple(File(f"mnist/{k}", v, (_HOME + k,)) for k, v in _SUMS.items())
 SIDE = 32
 
 
@@ -36,20 +37,34 @@ class Digits:
     train_classes: Int[np.ndarray, " n"]
     test_pixels: UInt8[np.ndarray, "m 1024"]
     test_classes: Int[np.ndarray, " m"]
+    # "real", or "miniature" where the images were generated.
+    source: str
 
 
-def mnist() -> Digits:
-    """The data set, found on this machine or downloaded."""
-    parts = {
-        name: read_idx(find("MNIST", [File(f"mnist/{name}", digest, (_HOME + name,))]))
-        for name, digest in _SUMS.items()
-    }
-    train, train_classes, test, test_classes = parts.values()
+def mnist(*, miniature_images: int | None = None) -> Digits:
+    """The data set, found on this machine or downloaded.
+
+    Args:
+        miniature_images: where the files are not on this machine, so many generated
+            images take their place; None means that the files are needed.
+    """
+    try:
+        paths = [find("MNIST", [f], download=miniature_images is None) for f in FILES]
+    except FileError:
+        if miniature_images is None or is_there(FILES):
+            raise
+        return _digits([*miniature(miniature_images), *miniature(500, 1)], "miniature")
+    return _digits([read_idx(path) for path in paths], "real")
+
+
+def _digits(parts: list[np.ndarray], source: str) -> Digits:
+    train, train_classes, test, test_classes = parts
     return Digits(
         padded(train),
         train_classes.astype(np.int32),
         padded(test),
         test_classes.astype(np.int32),
+        source,
     )
 
 
@@ -72,3 +87,36 @@ def read_idx(path: Path) -> np.ndarray:
     if kind != 8 or len(data) != start + int(np.prod(shape)):
         raise FileError(f"{path} is not an IDX file of bytes; replace it.")
     return np.frombuffer(data, np.uint8, offset=start).reshape(tuple(shape))
+
+
+# Which of seven segments a digit shows, as on a pocket calculator: top, upper left and
+# right, middle, lower left and right, bottom.
+_SEGMENTS = (
+    "1110111", "0010010", "1011101", "1011011", "0111010",
+    "1101011", "1101111", "1010010", "1111111", "1111011",
+)  # fmt: skip
+# Corners of the segments: rows and columns from and to.
+_PLACES = (
+    (5, 7, 9, 19), (6, 14, 8, 10), (6, 14, 18, 20), (13, 15, 9, 19),
+    (14, 22, 8, 10), (14, 22, 18, 20), (21, 23, 9, 19),
+)  # fmt: skip
+
+
+def miniature(
+    images: int, seed: int = 0
+) -> tuple[UInt8[np.ndarray, "n 28 28"], Int[np.ndarray, " n"]]:
+    """Generated digits of 28 by 28 pixels: seven segments, moved and of any grey."""
+    glyphs = np.zeros((10, 28, 28), np.uint8)
+    for digit, shown in enumerate(_SEGMENTS):
+        for on, (top, bottom, left, right) in zip(shown, _PLACES, strict=True):
+            if on == "1":
+                glyphs[digit, top:bottom, left:right] = 255
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(10, size=images)
+    moves = rng.integers(-3, 4, size=(images, 2))
+    greys = rng.integers(160, 256, size=images)
+    drawn = [
+        np.roll(glyphs[digit], move, axis=(0, 1))
+        for digit, move in zip(classes, moves, strict=True)
+    ]
+    return np.minimum(np.stack(drawn), greys[:, None, None]).astype(np.uint8), classes

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pushforward.diagnostics import Moments, frechet, moments
 from pushforward.networks import EnergyResNet, WideResNet
@@ -15,6 +15,8 @@ from pushforward.networks import EnergyResNet, WideResNet
 Pixels = Float[np.ndarray, "n d"]
 # Images looked at in one pass.
 _BLOCK = 256
+# The classifier is sure of an image where its largest probability is above this.
+SURE = 0.9
 
 
 class EnergyScore(eqx.Module):
@@ -30,9 +32,22 @@ class EnergyScore(eqx.Module):
 class Eye:
     """A classifier that has seen the test images."""
 
-    def __init__(self, classifier: WideResNet, test: Pixels, classes: np.ndarray):
-        """Looks at the test images once: what others are compared with."""
-        self.classifier = classifier
+    def __init__(
+        self,
+        classifier: WideResNet,
+        test: Pixels,
+        classes: Int[np.ndarray, " n"],
+        shares: Float[np.ndarray, " 10"],
+    ):
+        """Looks at the test images once: what others are compared with.
+
+        Args:
+            classifier: gives features and logits.
+            test: the test images.
+            classes: their digits.
+            shares: the share of every digit in the data.
+        """
+        self.classifier, self.shares = classifier, shares
         features, logits = self.look(test)
         self.accuracy = float(np.mean(logits.argmax(axis=1) == classes))
         self.moments: Moments = moments(features)
@@ -41,19 +56,33 @@ class Eye:
         """Features and logits of images."""
         return by_blocks(lambda x: _look(self.classifier, x), images)
 
-    def judge(self, images: Pixels) -> dict[str, Any]:
-        """The Fréchet distance to the test images, and what it may hide.
+    def fid(self, images: Pixels) -> float:
+        """The Fréchet distance of the features of images to those of the test set."""
+        return frechet(moments(self.look(images)[0]), self.moments)
 
-        Also the share of every digit, and the share of images the classifier is sure
-        of (its largest probability above .9).
+    def judge(self, images: Pixels, resamples: int = 0) -> dict[str, Any]:
+        """The FID, and what it may hide.
+
+        Also its sd over draws of the images with replacement, the share of every digit,
+        the smallest and the largest ratio of such a share to that in the data, and the
+        share of images that the classifier is sure of.
         """
         features, logits = self.look(images)
-        likely = jax.nn.softmax(jnp.asarray(logits), axis=1)
         digits = np.bincount(logits.argmax(axis=1), minlength=10) / len(logits)
+        top = logits.max(axis=1, keepdims=True)
+        surest = 1 / np.exp(logits - top).sum(axis=1)
+        rng = np.random.default_rng(0)
+        again = [
+            frechet(moments(features[rng.integers(len(images), size=len(images))]), own)
+            for own in [self.moments] * resamples
+        ]
         return {
             "fid": frechet(moments(features), self.moments),
+            "fid_sd": float(np.std(again, ddof=1)) if resamples > 1 else 0.0,
             "digits": digits.tolist(),
-            "sure": float(jnp.mean(jnp.max(likely, axis=1) > 0.9)),
+            "digit_low": float(np.min(digits / self.shares)),
+            "digit_high": float(np.max(digits / self.shares)),
+            "sure": float(np.mean(surest > SURE)),
         }
 
 
@@ -68,24 +97,37 @@ def _energies(network: EnergyResNet, images: Float[Array, "n d"]):
     return jax.vmap(lambda x: network(x)[0])(images)
 
 
-def energies(network: EnergyResNet, images: Pixels) -> np.ndarray:
+def energies(network: EnergyResNet, images: Pixels) -> Float[np.ndarray, " n"]:
     """`f` at every image."""
     return by_blocks(lambda x: (_energies(network, x),), images)[0]
 
 
 def by_blocks(look: Callable[[Array], tuple], images: Pixels) -> tuple:
     """A function of a block of images on all of them, in blocks of one size."""
-    parts = []
-    for start in range(0, len(images), _BLOCK):
-        block = np.asarray(images[start : start + _BLOCK], np.float32)
+    parts, size = [], min(_BLOCK, len(images))
+    for start in range(0, len(images), size):
+        block = np.asarray(images[start : start + size], np.float32)
         # The last block is filled up: one size, one program.
-        rows = np.arange(_BLOCK) % len(block)
+        rows = np.arange(size) % len(block)
         found = look(jax.device_put(block[rows]))
         parts.append([np.asarray(f)[: len(block)] for f in found])
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
-def nearest(images: Pixels, train: Pixels) -> np.ndarray:
-    """For each image the number of the training image nearest to it in pixels."""
-    squares = np.sum(train**2, axis=1)
-    return np.array([np.argmin(squares - 2 * train @ x) for x in images])
+@jax.jit
+def _nearest(images, train):
+    with jax.default_matmul_precision("highest"):
+        squares = jnp.sum(train**2, axis=1)[None] - 2 * images @ train.T
+    closest = jnp.argmin(squares, axis=1)
+    # The difference itself: that of two large squares would be rounded.
+    return closest, jnp.sqrt(jnp.sum((images - train[closest]) ** 2, axis=1))
+
+
+def nearest(
+    images: Pixels, train: Float[Array, "m d"]
+) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """For each image the number of the nearest training image, and how far it is.
+
+    The distance is Euclidean, in pixels of [0, 1].
+    """
+    return by_blocks(lambda x: _nearest(x, train), images)

@@ -9,17 +9,67 @@ from pushforward.methods.base import AbstractMethod
 
 SIGMA_MIN, SIGMA_MAX = 0.3, 3.0
 # Langevin: one step at each of a geometric row of levels, from SIGMA_MAX to SIGMA_MIN,
-# of this multiple of sigma^2, and one closing denoising step. Tuned for 250 steps on
-# the energy model alone.
+# of this multiple of sigma^2, and one closing denoising step: the same for every number
+# of steps.
 STEP_RATIO = 0.1
+# The paper draws its score steps' level from 1 to T and its sampler steps' from 7 to
+# 50, without saying what they are: read as fifty levels, geometric in the range.
+PAPER_SAMPLER_SIGMA_MIN = SIGMA_MIN * (SIGMA_MAX / SIGMA_MIN) ** (6 / 49)
+
+# Table 3 of Luo & Deng (2025): seconds for a batch, and FID. Its sampler is that of its
+# pseudo-code, which computes L2 alone.
+_PAPER = {
+    "langevin|250 steps": (0.8455, 9.54),
+    "langevin|200 steps": (0.6658, 12.76),
+    "langevin|150 steps": (0.5115, 165.07),
+    "langevin|100 steps": (0.3455, 423.95),
+    "langevin|50 steps": (0.1692, 519.04),
+    "dft_l2|ours": (0.0012, 12.07),
+    "dft_l2|paper": (0.0012, 12.07),
+}
 
 LABELS = {
+    "classifier": "classifier",
+    "energy": "energy model",
     "langevin": "annealed Langevin",
     "dft_l2": "DFT, L2 alone",
     "dft": "DFT, full gradient",
     "kl": "KL",
     "small": "DFT, L2 alone, small generator",
 }
+# The generator that is kept in the package, and the file of its stage that holds it.
+SMALL, DIGITS = "small", "mnist_digits.safetensors"
+
+
+def paper(name: str) -> tuple[float, float] | None:
+    """The paper's seconds for a batch and its FID for a cell, where it has them."""
+    return _PAPER.get(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Langevin:
+    """Annealed Langevin chains of so many steps."""
+
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A stage, which is a cell of the result file: something to train or to run."""
+
+    method: str
+    setting: str
+    what: Classify | Energy | Langevin | AbstractMethod
+
+    @property
+    def name(self) -> str:
+        """The name of the cell."""
+        return f"{self.method}|{self.setting}"
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return f"{LABELS[self.method]} ({self.setting})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,80 +79,123 @@ class Scale:
     name: str
     classifier: Classify
     energy: Energy
-    generators: dict[str, AbstractMethod]
+    generators: tuple[Group, ...]
     langevin: tuple[int, ...] = (50, 100, 150, 200, 250, 2000)
     # Training images that are used, and images that an FID is computed on.
     images: int = 60_000
     judged: int = 10_000
-    # Images in a batch of Langevin chains and of timings.
+    # Images in a batch that is timed, and Langevin chains that run together.
     batch: int = 128
     chains: int = 2_500
+    # Steps of the Langevin chains that a generator is timed beside.
+    raced: int = 200
     evaluations: int = 40
+    # Draws of the features with replacement, by which an FID gets its sd.
+    resamples: int = 10
+    # Images whose nearest training image is looked for.
+    neighbours: int = 500
+    # Where the data are not on this machine: so many generated images; None means that
+    # the data are needed.
+    miniature_images: int | None = None
+
+
+def groups(scale: Scale) -> list[Group]:
+    """The stages in their order: what comes later needs what comes first."""
+    return [
+        Group("classifier", "ours", scale.classifier),
+        Group("energy", "ours", scale.energy),
+        *(Group("langevin", f"{n} steps", Langevin(n)) for n in scale.langevin),
+        *scale.generators,
+    ]
 
 
 def generators(
-    steps: int, width: int, small: int, score_width: int, batch: int = 128
-) -> dict[str, AbstractMethod]:
-    """The one-step samplers: three objectives, and a small generator."""
+    steps: int,
+    width: int,
+    small: int,
+    score_width: int,
+    *,
+    batch: int = 128,
+    depth: int = 3,
+) -> dict[str, Group]:
+    """The one-step samplers: three objectives, a small one, the paper's settings."""
     common = {
         "shape": "image",
         "steps": steps,
         "batch_size": batch,
         "score_width": score_width,
+        "depth": depth,
         "score_steps": 1,
         "score_warmup": min(500, steps // 4),
         "learning_rate": 2e-4,
         "score_learning_rate": 2e-4,
         "momentum": 0.0,
         "antithetic": False,
-        # As a network hands on sigma grad_x of its loss.
+        # With scores times sigma, the gradient that is handed on is sigma grad_x.
         "sigma_power": 3.0,
         "particles": 8,
+        # The noise levels of the score steps, and of the sampler's.
+        "sigma_min": SIGMA_MIN,
+        "sigma_max": SIGMA_MAX,
+        "sampler_sigma_min": SIGMA_MIN,
+        "sampler_sigma_max": SIGMA_MAX,
     }
-    return {
-        "dft_l2": methods.DFT(w1=0.0, width=width, **common),
-        "dft": methods.DFT(w1=1.0, width=width, **common),
-        "kl": methods.KL(width=width, **common),
-        "small": methods.DFT(w1=0.0, width=small, **common),
+    as_the_paper = common | {
+        "learning_rate": 1e-4,
+        "score_learning_rate": 1e-4,
+        "schedule": "constant",
+        "score_warmup": 0,
+        "averaging": 0.0,
+        "sampler_sigma_min": PAPER_SAMPLER_SIGMA_MIN,
     }
+    made = [
+        Group("dft_l2", "ours", methods.DFT(w1=0.0, width=width, **common)),
+        Group("dft", "ours", methods.DFT(w1=1.0, width=width, **common)),
+        Group("kl", "ours", methods.KL(width=width, **common)),
+        Group("dft_l2", "paper", methods.DFT(w1=0.0, width=width, **as_the_paper)),
+        Group(SMALL, "ours", methods.DFT(w1=0.0, width=small, **common)),
+    ]
+    return {group.name: group for group in made}
+
+
+def _some(made: dict[str, Group], *names: str) -> tuple[Group, ...]:
+    return tuple(made[name] for name in names)
 
 
 SCALES = {
     "smoke": Scale(
         "smoke",
-        classifier=Classify(steps=4, batch_size=8, width=1),
-        energy=Energy(steps=4, batch_size=4, width=4),
-        generators={
-            k: m
-            for k, m in generators(3, 16, 8, 8, batch=4).items()
-            if k in ("dft_l2", "small")
-        },
-        langevin=(3, 5),
+        classifier=Classify(steps=2, batch_size=2, width=1, depth=10, rest=2),
+        energy=Energy(steps=2, batch_size=2, width=2, depth=1),
+        generators=_some(generators(2, 8, 8, 8, batch=2, depth=1), f"{SMALL}|ours"),
+        langevin=(2,),
         images=256,
-        judged=64,
+        judged=24,
+        # One size: one program.
         batch=8,
-        chains=64,
-        evaluations=2,
+        chains=8,
+        raced=2,
+        evaluations=1,
+        resamples=2,
+        neighbours=16,
+        miniature_images=256,
     ),
     "cpu": Scale(
         "cpu",
-        classifier=Classify(steps=1500, batch_size=64, width=1),
-        energy=Energy(steps=4000, batch_size=32, width=16),
-        generators={
-            k: m
-            for k, m in generators(3000, 128, 128, 16, batch=32).items()
-            if k == "dft_l2"
-        },
-        langevin=(50, 250),
-        judged=2_000,
-        chains=500,
-        evaluations=10,
+        classifier=Classify(steps=600, batch_size=64, width=1),
+        energy=Energy(steps=3000, batch_size=32, width=16),
+        generators=_some(generators(1500, 128, 128, 16, batch=32), "dft_l2|ours"),
+        langevin=(50, 200),
+        judged=1_000,
+        batch=32,
+        chains=250,
+        evaluations=5,
     ),
     "full": Scale(
         "full",
         classifier=Classify(),
         energy=Energy(),
-        generators=generators(40_000, 1024, 256, 64),
+        generators=tuple(generators(40_000, 1024, 256, 64).values()),
     ),
 }
 

@@ -89,6 +89,7 @@ class Energy(AbstractLearning):
     steps: AutoInt = 200_000
     batch_size: AutoInt = 128
     width: int = 64
+    depth: int = 3
     sigma_min: float = 0.3
     sigma_max: float = 3.0
     learning_rate: float = 3e-4
@@ -96,7 +97,7 @@ class Energy(AbstractLearning):
 
     def init(self, key, target: Images, steps, previous=None) -> LearningState:
         side = round(target.pixels.shape[1] ** 0.5)
-        network = EnergyResNet(side, self.width, self.compute, key=key)
+        network = EnergyResNet(side, self.width, self.compute, self.depth, key=key)
         return self.begin(network, steps)
 
     def step(self, key, target: Images, state: LearningState):
@@ -125,12 +126,15 @@ class Classify(AbstractLearning):
     steps: AutoInt = 6_000
     batch_size: AutoInt = 128
     width: int = 8
+    depth: int = 16
     learning_rate: float = 1e-3
     compute: AutoStr = AUTO
+    # Images by which the statistics at rest are estimated: sixteen batches of so many.
+    rest: int = 256
 
     def init(self, key, target: Images, steps, previous=None) -> LearningState:
         side = round(target.pixels.shape[1] ** 0.5)
-        network = WideResNet(10, side, self.width, self.compute, key=key)
+        network = WideResNet(10, side, self.width, self.compute, self.depth, key=key)
         return self.begin(network, steps)
 
     def step(self, key, target: Images, state: LearningState):
@@ -155,7 +159,7 @@ class Classify(AbstractLearning):
     def result(self, target: Images, state: LearningState) -> Any:
         """The averaged network, its statistics estimated on the images themselves."""
         keys = jax.random.split(jax.random.key(0), 16)
-        batches = jnp.stack([target.batch(key, 256)[0] for key in keys])
+        batches = jnp.stack([target.batch(key, self.rest)[0] for key in keys])
         return at_rest(state.averaged, batches)
 
 

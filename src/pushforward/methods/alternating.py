@@ -65,7 +65,14 @@ class AlternatingState(eqx.Module):
 
 
 class AbstractAlternating(AbstractMethod):
-    """Score network and sampler in turns; an objective completes it."""
+    """Score network and sampler in turns; an objective completes it.
+
+    For a target that knows the noise level, every point has a level of its own, drawn
+    log-uniformly. Score steps draw it from `sigma_min` to `sigma_max` (the target's
+    range, unless given), sampler steps from `sampler_sigma_min` to `sampler_sigma_max`
+    (the range of the score steps, unless given). `sigma_power` weighs the levels: a
+    gradient counts by that power of its sigma.
+    """
 
     width: eqx.AbstractVar[AutoInt]
     score_width: eqx.AbstractVar[AutoInt]
@@ -86,6 +93,10 @@ class AbstractAlternating(AbstractMethod):
     whiten: eqx.AbstractVar[bool]
     particles: eqx.AbstractVar[int]
     sigma_power: eqx.AbstractVar[float]
+    sigma_min: eqx.AbstractVar[AutoFloat]
+    sigma_max: eqx.AbstractVar[AutoFloat]
+    sampler_sigma_min: eqx.AbstractVar[AutoFloat]
+    sampler_sigma_max: eqx.AbstractVar[AutoFloat]
     compute: eqx.AbstractVar[AutoStr]
 
     def __check_init__(self):
@@ -130,18 +141,49 @@ class AbstractAlternating(AbstractMethod):
         image = self.shape == "image"
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")
+        levels = self._levels(target)
         return fill_in(
             self,
             {
+                **levels,
                 "steps": 15_000 if fast else 4_000,
                 "batch_size": 128 if image else (2048 if fast else 256),
                 "width": width,
                 "score_width": 64 if image else (self.width or width),
                 "latent": latent,
-                "noise_scale": 0.05,
+                "noise_scale": self._noise,
                 "compute": "bfloat16" if image and fast else "float32",
             },
         )
+
+    @property
+    def _noise(self) -> float:
+        return 0.05 if self.noise_scale is None else self.noise_scale
+
+    def _levels(self, target: AbstractTarget) -> dict[str, float]:
+        """The noise levels of score steps and of sampler steps."""
+        if isinstance(target, NoiseConditionalTarget):
+            low, high = target.sigma_range
+        else:
+            # There is one level, and nothing to choose.
+            names = ("sigma_min", "sigma_max", "sampler_sigma_min", "sampler_sigma_max")
+            return dict.fromkeys(names, self._noise)
+        low = low if self.sigma_min is None else self.sigma_min
+        high = high if self.sigma_max is None else self.sigma_max
+        own = self.sampler_sigma_min, self.sampler_sigma_max
+        first = low if own[0] is None else own[0]
+        last = high if own[1] is None else own[1]
+        if not 0 < low <= first <= last <= high:
+            raise UsageError(
+                f"The noise levels of sampler steps, {first} to {last}, must lie in "
+                f"order and within those of score steps, {low} to {high}."
+            )
+        return {
+            "sigma_min": low,
+            "sigma_max": high,
+            "sampler_sigma_min": first,
+            "sampler_sigma_max": last,
+        }
 
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)
@@ -197,10 +239,15 @@ class AbstractAlternating(AbstractMethod):
             Clock.start(steps),
         )
 
-    def _noise_levels(self, key: PRNGKeyArray, target: AbstractTarget):
+    def _noise_levels(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        bounds: tuple[AutoFloat, AutoFloat],
+    ):
         if not isinstance(target, NoiseConditionalTarget):
             return jnp.full(self.batch_size, self.noise_scale, NETWORK_DTYPE)
-        low, high = map(jnp.log, map(jnp.float32, target.sigma_range))
+        low, high = map(jnp.log, map(jnp.float32, bounds))
         draw = jax.random.uniform(key, (self.batch_size,), NETWORK_DTYPE)
         return jnp.exp(low + (high - low) * draw)
 
@@ -261,7 +308,8 @@ class AbstractAlternating(AbstractMethod):
     def _score_loss(self, model: ScoreModel, network, target, key):
         z_key, level_key, noise_key = jax.random.split(key, 3)
         x0 = jax.lax.stop_gradient(jax.vmap(network)(self._latents(z_key, network)))
-        levels = self._noise_levels(level_key, target)
+        bounds = self.sigma_min, self.sigma_max
+        levels = self._noise_levels(level_key, target, bounds)
 
         def one(x0, sigma, key):
             field = _at_level(model, sigma)
@@ -281,7 +329,8 @@ class AbstractAlternating(AbstractMethod):
             x0, seen = network.train(z)
         else:
             x0, seen = jax.vmap(network)(z), None
-        levels = self._noise_levels(level_key, target)
+        bounds = self.sampler_sigma_min, self.sampler_sigma_max
+        levels = self._noise_levels(level_key, target, bounds)
         eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
         frozen = jax.lax.stop_gradient(x0)
 
@@ -291,9 +340,10 @@ class AbstractAlternating(AbstractMethod):
             def first(x):
                 return narrow(view.score(widen(x), key=a_key, sigma=outer))
 
-            def second(x):
+            def again(x):
                 return narrow(view.score(widen(x), key=b_key, sigma=outer))
 
+            second = again if target.is_stochastic else first
             field = _at_level(score, sigma)
             signs = (1.0, -1.0) if self.antithetic else (1.0,)
 
@@ -306,7 +356,9 @@ class AbstractAlternating(AbstractMethod):
             ]
             x = x0 + sigma * eps
             # Two minibatches here too: one would add its variance to the figure.
-            gap = jnp.sum((first(x) - field(x)) * (second(x) - field(x)))
+            s, a = field(x), first(x)
+            b = second(x) if target.is_stochastic else a
+            gap = jnp.sum((a - s) * (b - s))
             # Gradients are larger at lower noise levels: weigh them alike.
             weight = sigma**self.sigma_power if target.is_noise_conditional else 1.0
             return weight * sum(gradients) / len(signs), gap

@@ -91,7 +91,7 @@ def new_score(
     """A new model of the sampler's score, in the same style as the sampler."""
     if shape == "image":
         side = round(target.dim**0.5)
-        return UNet(side, width, compute, key=key)
+        return UNet(side, width, compute, depth, key=key)
     levels = target.is_noise_conditional
     if shape == "plain" and not levels:
         return MLP(target.dim, target.dim, width, depth, activation, key=key)

@@ -45,6 +45,10 @@ class DFT(AbstractAlternating):
     whiten: bool = True
     particles: int = 2048
     sigma_power: float = 2.0
+    sigma_min: AutoFloat = AUTO
+    sigma_max: AutoFloat = AUTO
+    sampler_sigma_min: AutoFloat = AUTO
+    sampler_sigma_max: AutoFloat = AUTO
     compute: AutoStr = AUTO
 
     def __check_init__(self):
@@ -89,13 +93,16 @@ def dft_loss(
 
     One minibatch in place of two would add the gradient of its variance.
     """
-    s, a, b = score(x), first(x), second(x)
+    s, a = score(x), first(x)
+    # Most targets have no minibatches: their score is computed once.
+    b = a if second is first else second(x)
     if form == "simplified":
         assert w1 == w2
         there = jnp.sum((a - s) * (b + s - 2 * conditional))
         back = jnp.sum((b - s) * (a + s - 2 * conditional))
         return 0.5 * w1 * (there + back)
-    l1 = jnp.sum((a - s) * (b - s))
+    # A weight of 0 is a part left out, and not a product with 0.
+    l1 = jnp.sum((a - s) * (b - s)) if w1 else jnp.zeros((), s.dtype)
     if form == "denoising":
         l2 = 2 * jnp.sum((a - s) * (s - conditional))
     else:

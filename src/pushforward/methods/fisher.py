@@ -38,6 +38,10 @@ class Fisher(AbstractAlternating):
     whiten: bool = True
     particles: int = 2048
     sigma_power: float = 2.0
+    sigma_min: AutoFloat = AUTO
+    sigma_max: AutoFloat = AUTO
+    sampler_sigma_min: AutoFloat = AUTO
+    sampler_sigma_max: AutoFloat = AUTO
     compute: AutoStr = AUTO
 
     def __check_init__(self):

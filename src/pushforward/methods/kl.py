@@ -34,6 +34,10 @@ class KL(AbstractAlternating):
     whiten: bool = True
     particles: int = 2048
     sigma_power: float = 2.0
+    sigma_min: AutoFloat = AUTO
+    sigma_max: AutoFloat = AUTO
+    sampler_sigma_min: AutoFloat = AUTO
+    sampler_sigma_max: AutoFloat = AUTO
     compute: AutoStr = AUTO
 
     def objective(self, x, conditional, score, first, second):

@@ -9,6 +9,7 @@ from pushforward.networks.base import (
     AbstractNetwork,
     at_rest,
     build,
+    computing_in,
     describe,
     with_statistics,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "WideResNet",
     "at_rest",
     "build",
+    "computing_in",
     "describe",
     "with_statistics",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import FileError
@@ -37,7 +38,7 @@ class AbstractBatchNetwork(AbstractNetwork):
 
     @abc.abstractmethod
     def train(
-        self, batch: Float[Array, "n i"], keep: float = 0.9
+        self, batch: Float[Array, "n i"], keep: float | Float[Array, ""] = 0.9
     ) -> tuple[Float[Array, "n o"], "AbstractBatchNetwork"]:
         """A training pass; `keep` is the weight of the statistics seen before."""
 
@@ -62,9 +63,23 @@ def at_rest(
     Averaged weights need this: the statistics of the weights that were averaged are not
     theirs.
     """
-    for i in range(batches.shape[0]):
-        _, network = network.train(batches[i], keep=i / (i + 1))
-    return network
+    # A loop, not copies: a deep network is compiled once.
+    count = jnp.arange(batches.shape[0], dtype=jnp.float32)
+    arrays, static = eqx.partition(network, eqx.is_array)
+
+    def body(arrays, at):
+        i, batch = at
+        _, seen = eqx.combine(arrays, static).train(batch, keep=i / (i + 1))
+        return eqx.filter(seen, eqx.is_array), None
+
+    arrays, _ = jax.lax.scan(body, arrays, (count, batches))
+    return eqx.combine(arrays, static)
+
+
+def computing_in(network: AbstractNetwork, compute: str) -> AbstractNetwork:
+    """The same weights in a network whose convolutions are computed in `compute`."""
+    other = build({**describe(network), "compute": compute})
+    return jax.tree.unflatten(jax.tree.structure(other), jax.tree.leaves(network))
 
 
 def describe(network: AbstractNetwork) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class _Block(eqx.Module):
             x = self.shortcut(h)
         return self.convs[1](y) + (halve(x) if self.halves else x)
 
-    def train(self, batch: Float[Array, "n h w c"], keep: float):
+    def train(self, batch: Float[Array, "n h w c"], keep):
         h, one = self.norms[0].train(batch, keep)
         h = jax.nn.relu(h)
         y, two = self.norms[1].train(jax.vmap(self._first)(h), keep)
@@ -52,10 +52,10 @@ class _Block(eqx.Module):
 
 
 class WideResNet(AbstractBatchNetwork):
-    """WideResNet-16-k on images given as vectors: `classes` logits.
+    """WideResNet-`depth`-k on images given as vectors: `out_size` logits.
 
-    Three groups of two blocks with 16k, 32k and 64k channels; the features, 64k of
-    them, are the means over the last image.
+    Three groups of (depth - 4) / 6 blocks, two for a depth of 16, with 16k, 32k and 64k
+    channels; the features, 64k of them, are the means over the last image.
     """
 
     stem: Conv
@@ -67,6 +67,7 @@ class WideResNet(AbstractBatchNetwork):
     side: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -74,24 +75,26 @@ class WideResNet(AbstractBatchNetwork):
         side: int = 32,
         width: int = 8,
         compute: Compute = "float32",
+        depth: int = 16,
         *,
         key: PRNGKeyArray,
     ):
         """A new network; `width` is the factor k."""
-        keys = jax.random.split(key, 8)
+        each = (depth - 4) // 6
+        keys = jax.random.split(key, 3 * each + 2)
         self.stem = Conv(1, 16, compute=compute, key=keys[0])
         blocks, channels = [], 16
         for i, base in enumerate((16, 32, 64)):
-            for j in range(2):
-                k = keys[1 + 2 * i + j]
+            for j in range(each):
+                k = keys[1 + each * i + j]
                 halves = i > 0 and j == 0
                 blocks.append(_Block(channels, base * width, halves, compute, key=k))
                 channels = base * width
         self.blocks = tuple(blocks)
         self.norm = BatchNorm(channels)
-        self.head = eqx.nn.Linear(channels, out_size, dtype=NETWORK_DTYPE, key=keys[7])
+        self.head = eqx.nn.Linear(channels, out_size, dtype=NETWORK_DTYPE, key=keys[-1])
         self.in_size, self.out_size = side * side, out_size
-        self.side, self.width, self.compute = side, width, compute
+        self.side, self.width, self.compute, self.depth = side, width, compute, depth
 
     def features(self, x: Float[Array, " i"]) -> Float[Array, " f"]:
         """The features of one image: what a Fréchet distance compares."""
@@ -105,7 +108,7 @@ class WideResNet(AbstractBatchNetwork):
         return self.head(self.features(x))
 
     def train(
-        self, batch: Float[Array, "n i"], keep: float = 0.9
+        self, batch: Float[Array, "n i"], keep: float | Float[Array, ""] = 0.9
     ) -> tuple[Float[Array, "n o"], "WideResNet"]:
         """Logits of a batch, by its own statistics, and the network that saw them."""
         h = jax.vmap(self.stem)(batch.reshape(-1, self.side, self.side, 1))

@@ -35,9 +35,9 @@ class _Block(eqx.Module):
 class EnergyResNet(AbstractNetwork):
     """`f(x)`, a number for an image of `side` by `side` pixels given as a vector.
 
-    A convolution to `width` channels; three pairs of residual blocks, the first of each
-    pair halving the image and doubling the channels; and, on the flattened features h,
-    `l1(h) l2(h) + l3(h^2)`. The energy model is `log q_sigma = f / sigma`.
+    A convolution to `width` channels; `depth` pairs of residual blocks, the first of
+    each pair halving the image and doubling the channels; and, on the flattened
+    features h, `l1(h) l2(h) + l3(h^2)`. The energy model is `log q_sigma = f / sigma`.
     """
 
     stem: Conv
@@ -49,32 +49,34 @@ class EnergyResNet(AbstractNetwork):
     side: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
 
     def __init__(
         self,
         side: int = 32,
         width: int = 64,
         compute: Compute = "float32",
+        depth: int = 3,
         *,
         key: PRNGKeyArray,
     ):
-        """A new network; `width` channels at first, eight times as many at last."""
-        keys = jax.random.split(key, 8)
+        """A new network; `width` channels at first, `2^depth` times as many at last."""
+        keys = jax.random.split(key, 2 * depth + 2)
         self.stem = Conv(1, width, compute=compute, key=keys[0])
         blocks, channels = [], width
-        for i in range(3):
+        for i in range(depth):
             blocks += [
                 _Block(channels, 2 * channels, True, compute, key=keys[2 * i + 1]),
                 _Block(2 * channels, 2 * channels, False, compute, key=keys[2 * i + 2]),
             ]
             channels *= 2
         self.blocks = tuple(blocks)
-        features = channels * (side // 8) ** 2
-        draw = jax.random.normal(keys[7], (3, features), NETWORK_DTYPE)
+        features = channels * (side // 2**depth) ** 2
+        draw = jax.random.normal(keys[-1], (3, features), NETWORK_DTYPE)
         self.head = features**-0.5 * draw
         self.bias = jnp.zeros(3, NETWORK_DTYPE)
         self.in_size, self.out_size = side * side, 1
-        self.side, self.width, self.compute = side, width, compute
+        self.side, self.width, self.compute, self.depth = side, width, compute, depth
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " 1"]:
         """`f` at one image."""

@@ -53,7 +53,7 @@ class Generator(AbstractBatchNetwork):
         return jax.nn.sigmoid(self.layers[-1](h)).ravel()
 
     def train(
-        self, batch: Float[Array, "n i"], keep: float = 0.9
+        self, batch: Float[Array, "n i"], keep: float | Float[Array, ""] = 0.9
     ) -> tuple[Float[Array, "n o"], "Generator"]:
         """Images of a batch, by its own statistics, and the network that saw them."""
         h, norms = batch[:, None, None], []

@@ -47,16 +47,41 @@ class Conv(eqx.Module):
     def __call__(self, x: Image) -> Image:
         """The layer on one image."""
         dtype = jnp.dtype(self.compute)
-        # The result in the operands' type: a wider one has no transpose in JAX. Sums
-        # inside are in float32 all the same.
-        y = jax.lax.conv_general_dilated(
-            x[None].astype(dtype),
-            self.weight.astype(dtype),
-            (1, 1),
-            "SAME",
-            dimension_numbers=_LAYOUT,
-        )[0]
+        x, weight = x.astype(dtype), self.weight.astype(dtype)
+        if on_cpu():
+            columns_first = weight.transpose(1, 0, 2, 3)
+            y = _patches(x, weight.shape[0]) @ columns_first.reshape(
+                -1, weight.shape[3]
+            )
+        else:
+            # The result in the operands' type: a wider one has no transpose in JAX.
+            # Sums inside are in float32 all the same.
+            y = jax.lax.conv_general_dilated(
+                x[None], weight, (1, 1), "SAME", dimension_numbers=_LAYOUT
+            )[0]
         return y.astype(NETWORK_DTYPE) + self.bias[None, None]
+
+
+def on_cpu() -> bool:
+    """Whether convolutions are written as products of matrices.
+
+    XLA's convolutions on a CPU, and above all their gradients, are several times slower
+    than those.
+    """
+    return jax.default_backend() == "cpu"
+
+
+def _patches(x: Image, size: int) -> Image:
+    """At every pixel the square of `size` by `size` pixels around it."""
+    for axis in (0, 1):
+        side, margin = x.shape[axis], size // 2
+        edges = [(margin, margin) if i == axis else (0, 0) for i in range(3)]
+        wide = jnp.pad(x, edges)
+        shifted = [
+            jax.lax.slice_in_dim(wide, a, a + side, axis=axis) for a in range(size)
+        ]
+        x = jnp.concatenate(shifted, axis=-1)
+    return x
 
 
 class UpConv(eqx.Module):
@@ -89,14 +114,36 @@ class UpConv(eqx.Module):
     def __call__(self, x: Image) -> Image:
         """The layer on one image."""
         dtype = jnp.dtype(self.compute)
-        y = jax.lax.conv_transpose(
-            x[None].astype(dtype),
-            self.weight.astype(dtype),
-            (self.stride, self.stride),
-            "SAME",
-            dimension_numbers=_LAYOUT,
-        )[0]
+        x, weight = x.astype(dtype), self.weight.astype(dtype)
+        if on_cpu():
+            y = _spread(x, weight, self.stride)
+        else:
+            strides = (self.stride, self.stride)
+            y = jax.lax.conv_transpose(
+                x[None], weight, strides, "SAME", dimension_numbers=_LAYOUT
+            )[0]
         return y.astype(NETWORK_DTYPE) + self.bias[None, None]
+
+
+def _spread(x: Image, weight: Float[Array, "4 4 i o"], stride: int) -> Image:
+    """A transposed convolution as a product: each pixel adds a kernel to its place."""
+    h, w, _ = x.shape
+    # As a correlation of an image with zeros between its pixels would meet it.
+    turned = weight[::-1, ::-1].transpose(2, 0, 1, 3)
+    inputs, _, _, outputs = turned.shape
+    kernels = (x @ turned.reshape(inputs, -1)).reshape(h, w, 4, 4, outputs)
+    if stride == 4:
+        return kernels.transpose(0, 2, 1, 3, 4).reshape(4 * h, 4 * w, outputs)
+    # Row 2a + r of the kernel of pixel i is added to row 2 (i + a) + r.
+    parts = kernels.reshape(h, w, 2, 2, 2, 2, outputs)
+    rest = ((0, 0),) * 3
+    total = sum(
+        jnp.pad(parts[:, :, a, :, b], ((a, 1 - a), (b, 1 - b), *rest))
+        for a in range(2)
+        for b in range(2)
+    )
+    whole = jnp.asarray(total).transpose(0, 2, 1, 3, 4)
+    return whole.reshape(2 * h + 2, 2 * w + 2, outputs)[1:-1, 1:-1]
 
 
 class BatchNorm(eqx.Module):
@@ -122,7 +169,7 @@ class BatchNorm(eqx.Module):
         return self._apply(x, self.mean, self.variance)
 
     def train(
-        self, batch: Float[Array, "n h w c"], keep: float = 0.9
+        self, batch: Float[Array, "n h w c"], keep: float | Float[Array, ""] = 0.9
     ) -> tuple[Float[Array, "n h w c"], "BatchNorm"]:
         """A batch, by its own statistics, and the layer that has seen them."""
         mean = jnp.mean(batch, axis=(0, 1, 2))

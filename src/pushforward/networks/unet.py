@@ -63,8 +63,8 @@ class _Attention(eqx.Module):
 class UNet(AbstractNetwork):
     """`s(x, sigma) = a(x, sigma) / sigma`, `a` a U-Net on images given as vectors.
 
-    Three sizes of image (side, side / 2, side / 4) with `width`, 2 and 4 times `width`
-    channels. The input is divided by its typical size sqrt(1/4 + sigma^2).
+    Images of `depth` sizes: side, side / 2, side / 4, with `width`, 2 and 4 times
+    `width` channels. The input is divided by its typical size sqrt(1/4 + sigma^2).
     """
 
     stem: Conv
@@ -79,42 +79,42 @@ class UNet(AbstractNetwork):
     side: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
 
     def __init__(
         self,
         side: int = 32,
         width: int = 64,
         compute: Compute = "float32",
+        depth: int = 3,
         *,
         key: PRNGKeyArray,
     ):
         """A new network; `width` must be a multiple of 8."""
-        keys = iter(jax.random.split(key, 20))
+        keys = iter(jax.random.split(key, 4 * depth + 8))
 
         def block(inputs, outputs):
             return _Block(inputs, outputs, compute, key=next(keys))
 
-        w = width
-        self.stem = Conv(1, w, compute=compute, key=next(keys))
-        self.down = (
-            block(w, w), block(w, w),
-            block(w, 2 * w), block(2 * w, 2 * w),
-            block(2 * w, 4 * w), block(4 * w, 4 * w),
-        )  # fmt: skip
-        self.middle = block(4 * w, 4 * w), block(4 * w, 4 * w)
-        self.attention = _Attention(4 * w, key=next(keys))
-        self.up = (
-            block(8 * w, 4 * w), block(4 * w, 2 * w),
-            block(4 * w, 2 * w), block(2 * w, w),
-            block(2 * w, w), block(w, w),
-        )  # fmt: skip
-        self.head = GroupNorm(w), Conv(w, 1, gain=0.1, key=next(keys))
+        # Channels at each size, and those of the size before.
+        here = [width * 2**i for i in range(depth)]
+        above = [width, *here[:-1]]
+        sizes = list(zip(above, here, strict=True))
+        self.stem = Conv(1, width, compute=compute, key=next(keys))
+        self.down = tuple(made for a, c in sizes for made in (block(a, c), block(c, c)))
+        last = here[-1]
+        self.middle = block(last, last), block(last, last)
+        self.attention = _Attention(last, key=next(keys))
+        self.up = tuple(
+            made for a, c in reversed(sizes) for made in (block(2 * c, c), block(c, a))
+        )
+        self.head = GroupNorm(width), Conv(width, 1, gain=0.1, key=next(keys))
         self.level = (
             eqx.nn.Linear(_LEVEL, _LEVEL, dtype=NETWORK_DTYPE, key=next(keys)),
             eqx.nn.Linear(_LEVEL, _LEVEL, dtype=NETWORK_DTYPE, key=next(keys)),
         )
         self.in_size = self.out_size = side * side
-        self.side, self.width, self.compute = side, width, compute
+        self.side, self.width, self.compute, self.depth = side, width, compute, depth
 
     def __call__(
         self, x: Float[Array, " i"], sigma: Float[Array, ""] | None = None
@@ -125,16 +125,17 @@ class UNet(AbstractNetwork):
         scale = jax.lax.rsqrt(0.25 + sigma**2)
         h = self.stem((scale * x).reshape(self.side, self.side, 1))
         kept = []
-        for i in range(0, 6, 2):
+        end = 2 * self.depth
+        for i in range(0, end, 2):
             h = self.down[i + 1](self.down[i](h, level), level)
             kept.append(h)
-            h = halve(h) if i < 4 else h
+            h = halve(h) if i + 2 < end else h
         h = self.attention(self.middle[0](h, level))
         h = self.middle[1](h, level)
-        for i in range(0, 6, 2):
+        for i in range(0, end, 2):
             h = jnp.concatenate([h, kept.pop()], axis=-1)
             h = self.up[i + 1](self.up[i](h, level), level)
-            h = double(h) if i < 4 else h
+            h = double(h) if i + 2 < end else h
         norm, last = self.head
         a = last(jax.nn.silu(norm(h))).ravel()
         return a / sigma

@@ -7,7 +7,14 @@ from typing import Any
 from pushforward import _files
 from pushforward.errors import FileError
 from pushforward.experiments import results as experiments
-from pushforward.report import covertype, covertype_figures, toy2d, toy2d_figures
+from pushforward.report import (
+    covertype,
+    covertype_figures,
+    mnist,
+    mnist_figures,
+    toy2d,
+    toy2d_figures,
+)
 from pushforward.report.tables import table
 
 _HEAD = """# Benchmarks
@@ -20,6 +27,7 @@ command in `benchmarks/` wrote. A test checks that this page and those files agr
 _EXPERIMENTS = {
     "toy2d": (toy2d.page, toy2d_figures.figures),
     "covertype": (covertype.page, covertype_figures.figures),
+    "mnist": (mnist.page, mnist_figures.figures),
 }
 
 

@@ -1,0 +1,328 @@
+"""The page of the third experiment, rendered from its result file."""
+
+from typing import Any
+
+from pushforward.experiments import mnist_settings as settings
+from pushforward.experiments.mnist_settings import LABELS, PAPER_SAMPLER_SIGMA_MIN
+from pushforward.experiments.results import Results
+from pushforward.report.tables import number, table
+
+FIGURE_3, FIGURE_5 = "mnist_digits.png", "mnist_training.png"
+FIGURE_NEAREST, FIGURE_ENERGIES = "mnist_nearest.png", "mnist_energies.png"
+# What is asked of the one-step sampler: the share of a digit within this factor of
+# MNIST's, and this much faster than 200 steps of Langevin.
+FACTOR, SPEEDUP, RIVAL = 1.5, 200, "langevin|200 steps"
+Record = dict[str, Any]
+
+
+def page(results: Results) -> str:
+    """`docs/results/mnist.md`."""
+    parts = [
+        _head(results),
+        _summary(results),
+        _table_3(results),
+        _hidden(results),
+        _figures(results),
+        _costs(results),
+        _settings(),
+        _where(results),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def samplers(results: Results) -> list[tuple[str, dict[str, Record]]]:
+    """The cells of samplers in the page's order, with their records by metric."""
+    order = list(LABELS)
+
+    def place(name: str) -> tuple[int, int, str]:
+        method, setting = name.split("|")
+        steps = int(setting.split()[0]) if method == "langevin" else 0
+        return order.index(method), steps, setting
+
+    found = []
+    for name in sorted(results.cells, key=place):
+        if name.split("|")[0] in ("classifier", "energy"):
+            continue
+        found.append((name, {r["metric"]: r for r in results.cells[name]["records"]}))
+    return found
+
+
+def label(name: str) -> str:
+    """What people call a sampler."""
+    method, setting = name.split("|")
+    text = f"{LABELS[method]}, {setting}"
+    return text.removesuffix(", ours")
+
+
+def one_step(results: Results) -> list[tuple[str, dict[str, Record]]]:
+    """The samplers that need one pass."""
+    return [(n, r) for n, r in samplers(results) if not n.startswith("langevin")]
+
+
+def _real(results: Results, which: str) -> dict[str, Record]:
+    return {r["metric"]: r for r in results.records(method=which)}
+
+
+def _fid(record: Record | None) -> str:
+    if record is None:
+        return ""
+    if record["value"] is None:
+        return "not finite"
+    return f"{record['value']:.2f} ± {record['sd'] or 0:.2f}"
+
+
+def _head(results: Results) -> str:
+    head = f"""# A one-step sampler for an energy model of MNIST
+
+Rendered by `pushforward report` from `results/mnist.json` (scale `{results.scale}`),
+which `pushforward reproduce mnist --scale {results.scale}` wrote; no figure is typed.
+"""
+    floor = _real(results, "train").get("fid")
+    accuracy = results.find(method="classifier", metric="accuracy")
+    if floor is None or accuracy is None:
+        return head
+    what = "MNIST"
+    if results.cells["classifier|ours"].get("source") != "real":
+        what = "**generated digits that stand for MNIST**"
+    return f"""{head}
+## What the tables mean
+
+An energy model of {what} is sampled by annealed Langevin dynamics, hundreds of passes
+an image, and by generators that were distilled from it and need one. FID is the Fréchet
+distance to the test images in the features of a classifier trained here, which is right
+about {100 * accuracy["value"]:.2f} % of them.
+
+**The floor: {floor["n"]:,} training images score {_fid(floor)}.** A sampler of the data
+themselves would score about that; one of an energy model cannot be expected to score
+less. The ± is the sd over draws of the same images with replacement. FIDs of other
+classifiers, such as the paper's, are on a scale of their own: only comparisons within
+one column mean something.
+"""
+
+
+def _summary(results: Results) -> str:
+    """Whether what the paper claims, and what is asked for, holds."""
+    made = dict(samplers(results))
+    rival = made.get(RIVAL, {}).get("fid")
+    lines = []
+    if rival is None:
+        lines.append(
+            "- 200-step Langevin was not run here: whether one step is as good cannot "
+            "be told from this file."
+        )
+    for name, records in one_step(results):
+        lines.append(f"- {label(name)}: {_verdict(results, records, rival)}")
+    if not one_step(results):
+        return ""
+    listed = "\n".join(lines)
+    return f"""## Does it hold?
+
+The paper's claim: one step scores at or below 200 steps of annealed Langevin dynamics
+on the same energy model. Asked for besides: every digit within a factor of {FACTOR} of
+its share in MNIST, and a batch at least {SPEEDUP} times as fast.
+
+{listed}
+"""
+
+
+def holds(fid: Record, rival: Record) -> bool:
+    """Whether an FID is at or below another."""
+    return None not in (fid["value"], rival["value"]) and (
+        fid["value"] <= rival["value"]
+    )
+
+
+def _verdict(results: Results, records: dict[str, Record], rival: Record | None) -> str:
+    fid, fast = records["fid"], records["speedup"]
+    parts = [f"FID {_fid(fid)}"]
+    if rival is not None:
+        answer = "the claim holds" if holds(fid, rival) else "the claim does not hold"
+        parts[0] += f" against {_fid(rival)} of 200 steps: **{answer}**"
+        further = dict(samplers(results)).get("langevin|250 steps", {}).get("fid")
+        if further is not None:
+            also = "also" if holds(fid, further) else "not"
+            parts[0] += f" ({also} against 250 steps, {_fid(further)})"
+    low, high = records["digit_low"]["value"], records["digit_high"]["value"]
+    even = low >= 1 / FACTOR and high <= FACTOR
+    parts.append(
+        f"digits from {number(low, 2)} to {number(high, 2)} of their share, "
+        + ("as asked" if even else f"**outside the factor of {FACTOR}**")
+    )
+    enough = "" if fast["value"] >= SPEEDUP else f", **less than {SPEEDUP}**"
+    parts.append(
+        f"{fast['value']:,.0f} times as fast as {fast['beside']} steps in the same run"
+        + enough
+    )
+    return "; ".join(parts) + "."
+
+
+def _table_3(results: Results) -> str:
+    rows = []
+    for name, records in samplers(results):
+        fid, seconds = records["fid"], records["seconds_batch"]
+        steps = records["gflop"]["steps"] if name.startswith("langevin") else 1
+        rows.append(
+            [
+                label(name),
+                f"{steps:,}",
+                f"{seconds['value']:.3g}",
+                f"{records['gflop']['value']:,.4g}",
+                _fid(fid),
+                f"{fid['paper']:.2f}" if "paper" in fid else "",
+            ]
+        )
+    if not rows:
+        return ""
+    floor = _real(results, "train").get("fid")
+    if floor is not None:
+        rows.append(["training images: the floor", "", "", "", _fid(floor), ""])
+    sizes = {r["n"] for r in results.records(metric="seconds_batch")}
+    energy = results.find(method="energy", metric="gflop")
+    cost = f" (of {energy['value']:.3g} each)" if energy else ""
+    header = [
+        "sampler",
+        "steps",
+        f"seconds for {', '.join(map(str, sorted(sizes)))} images",
+        "GFLOP an image",
+        "FID",
+        "paper's FID",
+    ]
+    return f"""## Table 3
+
+GFLOP are two for each multiplication in the network passes that an image takes. A step
+of Langevin is a gradient{cost}: a pass forward and one back. There is one more of
+them, which denoises. The paper counts the multiplications of the pass forward alone,
+.58 G.
+
+{table(header, rows)}
+"""
+
+
+def _hidden(results: Results) -> str:
+    made = [(label(name), records) for name, records in samplers(results)]
+    test = _real(results, "test")
+    if test:
+        made.append(("test images", test))
+    if not made:
+        return ""
+
+    def cell(records: dict[str, Record], metric: str, digits: int) -> str:
+        record = records.get(metric)
+        return "" if record is None else number(record["value"], digits)
+
+    rows = [
+        [
+            name,
+            f"{cell(records, 'digit_low', 2)} to {cell(records, 'digit_high', 2)}",
+            cell(records, "sure", 3),
+            cell(records, "nearest", 2),
+            cell(records, "energy", 2),
+        ]
+        for name, records in made
+    ]
+    header = [
+        "sampler",
+        "digits, ratio to MNIST's share",
+        "share the classifier is sure of",
+        "to the nearest training image",
+        "f, median",
+    ]
+    return f"""## What FID can hide
+
+A lost digit: the smallest and the largest ratio of a digit's share, as the classifier
+sees it, to its share in MNIST. Images of nothing: the share of those that the
+classifier gives more than .9 to one digit. Copies of the data: the median Euclidean
+distance to the nearest training image, which for a copy is 0; smaller than that of test
+images would be suspicious. Draws from where the model is not: the median of f, where
+log q = f / sigma. Test images say what to compare with.
+
+{table(header, rows)}
+"""
+
+
+def _figures(results: Results) -> str:
+    if not samplers(results):
+        return ""
+    text = f"""## Figure 3
+
+![Images of every sampler beside real digits]({FIGURE_3})
+
+The first draws of each sampler, none chosen, beside real digits.
+"""
+    if not one_step(results):
+        return text
+    return f"""{text}
+## Figure 5
+
+![FID over training]({FIGURE_5})
+
+FID over training on fresh draws at every evaluation, on a logarithmic scale, with the
+lines of 200-step and 250-step Langevin and of the floor.
+
+## Nearest training images
+
+![Draws and the training images nearest to them]({FIGURE_NEAREST})
+
+Above: the first draws. Below each: the training image nearest to it.
+
+## Energies
+
+![Histograms of the energies]({FIGURE_ENERGIES})
+
+f of the draws, of the longest Langevin chains, and of test images.
+"""
+
+
+def _costs(results: Results) -> str:
+    rows = []
+    stages = [n for n in ("classifier|ours", "energy|ours") if n in results.cells]
+    for name in [*stages, *(name for name, _ in one_step(results))]:
+        record = results.cells[name]["records"][0]
+        rows.append(
+            [
+                label(name),
+                f"{record['steps']:,}",
+                f"{record['seconds']:,.0f}",
+                record["device"],
+            ]
+        )
+    if not rows:
+        return ""
+    header = ["stage", "steps", "seconds", "device"]
+    return f"""## What training costs
+
+Seconds include compilation.
+
+{table(header, rows)}
+"""
+
+
+def _settings() -> str:
+    low, high = settings.SIGMA_MIN, settings.SIGMA_MAX
+    return f"""## Settings
+
+- Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
+- Energy model: `log q_sigma = f / sigma`, denoising loss over sigma from {low} to
+  {high}, log-uniform. It is handed to the samplers as a score that knows the noise
+  level; nothing about images is known to the methods.
+- Annealed Langevin: one step at each of a geometric row of levels from {high} to {low},
+  of {settings.STEP_RATIO} sigma^2, from N(1/2, {high}^2), and one closing step that
+  denoises: as many levels as steps. The paper does not say its schedule.
+- Generators: four transposed convolutions with batch normalisation, 128 latent numbers;
+  a score network, a U-Net that knows sigma, trained once a step. "ours": both at 2e-4
+  with a warm-up and a cosine, averaged weights. "paper": both at 1e-4, constant, the
+  last weights, the sampler's noise levels from {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its
+  levels 7 to 50, read as fifty in geometric order). Both: batch 128, momentum 0, one
+  seed.
+- The small generator has 256 instead of 1024 channels at its widest; its weights are
+  stored in bfloat16, and its figures are those of the stored weights.
+"""
+
+
+def _where(results: Results) -> str:
+    lines = {
+        (r["device"], ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
+        for r in results.records()
+    }
+    listed = "\n".join(f"- {device}; {versions}" for device, versions in sorted(lines))
+    return f"## Where it was run\n\n{listed}\n"

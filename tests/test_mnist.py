@@ -1,0 +1,400 @@
+"""The third experiment at its smallest scale, its data, its page."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pushforward.cli import main
+from pushforward.errors import FileError, UsageError
+from pushforward.experiments import data, mnist, mnist_data
+from pushforward.experiments import mnist_settings as settings
+from pushforward.experiments.counting import multiplications
+from pushforward.experiments.mnist_eye import nearest
+from pushforward.experiments.mnist_runs import histogram
+from pushforward.experiments.pictures import pack, unpack
+from pushforward.experiments.results import Results, read
+from pushforward.networks import EnergyResNet, Generator
+from pushforward.report import mnist as report
+from pushforward.report.pages import render
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parents[1]
+FIELDS = (
+    "experiment target method setting metric value sd n seed steps seconds device "
+    "versions"
+)
+# One process for all calls: what one has compiled, the next finds. In each, everything
+# but that comes from the files of the one before.
+CHILD = """
+import json, sys
+from pathlib import Path
+import jax
+from jaxtyping import install_import_hook
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+install_import_hook("pushforward", "beartype.beartype")
+from pushforward.cli import main
+
+out = Path(sys.argv[1])
+
+def call(*methods):
+    words = ["reproduce", "mnist", "--scale", "smoke", "--out", str(out)]
+    print("call", flush=True)
+    if main([*words, *(["--methods", *methods] if methods else [])]):
+        sys.exit("failed")
+
+call("classifier", "energy")
+call()
+call()
+path = out / "mnist.json"
+content = json.loads(path.read_text())
+del content["cells"]["energy|ours"]
+(out / "before.json").write_text(path.read_text())
+path.write_text(json.dumps(content))
+call("energy")
+"""
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The result directory, and what each of four calls said."""
+    out = tmp_path_factory.mktemp("mnist")
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(out)],
+        # Compiling well takes longer than the few steps that are made.
+        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out, done.stdout.split("call")[1:]
+
+
+def test_every_stage_is_there_and_says_all_about_itself(smoke):
+    results = read(smoke[0] / "mnist.json", "mnist")
+    groups = settings.groups(settings.scale("smoke"))
+    assert set(results.cells) == {group.name for group in groups}
+    for record in results.records():
+        assert set(FIELDS.split()) <= set(record)
+        assert record["value"] is not None, record
+    for name, cell in results.cells.items():
+        if name.split("|")[0] not in ("classifier", "energy"):
+            metrics = {r["metric"]: r for r in cell["records"]}
+            assert {"digit_low", "digit_high", "seconds_batch", "gflop"} <= set(metrics)
+            assert all("exact" in metrics[m] for m in ("fid", "sure", "nearest"))
+    # The images of the figures are in the file, which stays small.
+    assert (smoke[0] / "mnist.json").stat().st_size < 100_000
+
+
+def test_finished_stages_are_not_run_again(smoke):
+    first, second, third, fourth = smoke[1]
+    assert "[2/2] energy model (ours)" in first and "Langevin" not in first
+    assert "[2/2] DFT, L2 alone, small generator (ours)" in second
+    assert "energy" not in second
+    assert "[" not in third
+    assert "[1/1] energy model (ours)" in fourth
+
+
+def test_a_stage_whose_training_is_finished_goes_on_from_there(smoke):
+    before = read(smoke[0] / "before.json", "mnist").cells["energy|ours"]
+    after = read(smoke[0] / "mnist.json", "mnist").cells["energy|ours"]
+    assert before["sha256"] == after["sha256"]
+    assert before["loss"] == after["loss"]
+
+
+def test_the_page_and_the_figures(smoke, tmp_path):
+    made = render(smoke[0], tmp_path)
+    figures = [report.FIGURE_3, report.FIGURE_5]
+    figures += [report.FIGURE_NEAREST, report.FIGURE_ENERGIES]
+    assert [path.name for path in made] == ["mnist.md", *figures]
+    page = made[0].read_text()
+    results = read(smoke[0] / "mnist.json", "mnist")
+    floor = results.find(method="train", metric="fid")
+    assert floor is not None
+    opening = page.split("## Does it hold?")[0]
+    assert f"score {floor['value']:.2f} ± {floor['sd']:.2f}.**" in opening
+    for method in ("langevin", "small"):
+        fid = results.find(method=method, metric="fid")
+        assert fid is not None
+        assert f"| {fid['value']:.2f} ± {fid['sd']:.2f} |" in page
+    assert "200-step Langevin was not run here" in page
+    for path in made[1:]:
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
+def test_weights_that_are_missing_or_of_another_run(smoke, tmp_path):
+    out = tmp_path / "results"
+    shutil.copytree(smoke[0], out)
+    content = json.loads((out / "mnist.json").read_text())
+    name = next(name for name in content["cells"] if name.startswith("langevin"))
+    del content["cells"][name]
+    (out / "mnist.json").write_text(json.dumps(content))
+    shutil.copy(out / "mnist_classifier.safetensors", out / "mnist_energy.safetensors")
+    with pytest.raises(FileError, match="does not hold the weights of the result"):
+        mnist.reproduce(out, "smoke", only=["langevin"])
+    (out / "mnist_energy.safetensors").unlink()
+    with pytest.raises(UsageError, match="The stage 'energy' comes first"):
+        mnist.reproduce(out, "smoke", only=[name])
+    # Finished cells need no weights.
+    mnist.reproduce(out, "smoke", only=["small"])
+
+
+def test_the_small_sampler_draws_a_page(smoke, tmp_path, capsys):
+    path, out = smoke[0] / settings.DIGITS, tmp_path / "page.png"
+    assert main(["sample", str(path), "--out", str(out)]) == 0
+    assert "100 draws are in" in capsys.readouterr().out
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+class TestData:
+    @pytest.fixture
+    def nowhere(self, monkeypatch, tmp_path):
+        """A machine on which there are no data, and no network."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv(data.VARIABLE, raising=False)
+        (tmp_path / "project").mkdir()
+        monkeypatch.chdir(tmp_path / "project")
+        monkeypatch.setattr(
+            mnist_data,
+            "find",
+            lambda title, files, download: data.find(title, files, download=False),
+        )
+        return tmp_path
+
+    def test_no_data(self, nowhere, capsys):
+        words = ["reproduce", "mnist", "--scale", "cpu", "--out", "out"]
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "The data set MNIST is not on this machine: put mnist/train-im" in said
+
+    def test_generated_digits_take_their_place(self, nowhere):
+        found = mnist_data.mnist(miniature_images=200)
+        assert found.source == "miniature"
+        assert found.train_pixels.shape == (200, 1024)
+        assert set(found.train_classes) == set(range(10))
+        # An empty margin, as in MNIST, which the shifts of training rely on.
+        images = found.train_pixels.reshape(-1, 32, 32)
+        assert not images[:, :2].any() and not images[:, :, -2:].any()
+        # A digit is itself wherever it stands: its pixels, in order of brightness.
+        ink = (images > 0).sum(axis=(1, 2))
+        for digit in range(10):
+            assert len(set(ink[found.train_classes == digit])) == 1
+
+    def test_but_not_that_of_a_damaged_file(self, nowhere, capsys):
+        path = nowhere / "shared" / "data" / mnist_data.FILES[0].name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"damaged")
+        words = ["reproduce", "mnist", "--scale", "smoke", "--out", "out"]
+        assert main(words) == 2
+        assert "is not the file it should be" in capsys.readouterr().err
+        assert not list((nowhere / "project" / "out").iterdir())
+
+    def test_the_real_files(self, find_data, monkeypatch):
+        path = find_data(mnist_data.FILES[0].name)
+        monkeypatch.setenv(data.VARIABLE, str(path.parents[1]))
+        found = mnist_data.mnist()
+        assert found.source == "real"
+        assert found.train_pixels.shape == (60_000, 1024)
+        counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+        np.testing.assert_array_equal(np.bincount(found.test_classes), counts)
+
+    def test_no_such_format(self, tmp_path):
+        (tmp_path / "x.gz").write_bytes(b"no gzip")
+        with pytest.raises(FileError, match="cannot be read"):
+            mnist_data.read_idx(tmp_path / "x.gz")
+
+
+def test_refusals(tmp_path, capsys):
+    words = ["reproduce", "mnist", "--scale", "smoke", "--out"]
+    assert main([*words, str(tmp_path / "a"), "--methods", "nuts"]) == 2
+    assert capsys.readouterr().err.strip() == (
+        "pushforward: There is no method 'nuts' at this scale; there are classifier, "
+        "energy, langevin, small."
+    )
+    assert not (tmp_path / "a").exists()
+    assert main([*words, "/proc/nowhere"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+class TestSettings:
+    def test_every_row_of_the_paper(self):
+        names = {group.name for group in settings.groups(settings.scale("full"))}
+        steps = (50, 100, 150, 200, 250, 2000)
+        expected = {f"langevin|{n} steps" for n in steps}
+        expected |= {f"{m}|ours" for m in ("classifier", "energy", "small")}
+        expected |= {"dft_l2|ours", "dft_l2|paper", "dft|ours", "kl|ours"}
+        assert names == expected
+        assert settings.paper("langevin|250 steps") == (0.8455, 9.54)
+        assert settings.paper("dft_l2|ours") == (0.0012, 12.07)
+        assert settings.paper("langevin|2000 steps") is None
+
+    def test_the_papers_noise_levels(self):
+        """7 to 50 of fifty levels in geometric order between .3 and 3."""
+        groups = {g.name: g for g in settings.groups(settings.scale("full"))}
+        what = groups["dft_l2|paper"].what
+        levels = np.geomspace(0.3, 3.0, 50)
+        assert what.sampler_sigma_min == pytest.approx(levels[6])
+        assert (what.sigma_min, what.sampler_sigma_max) == (0.3, 3.0)
+
+    def test_the_small_generator_is_small(self):
+        """About a million weights; in two bytes each, below three megabytes."""
+        groups = {g.name: g for g in settings.groups(settings.scale("full"))}
+        width = groups["small|ours"].what.width
+        network = eqx.filter_eval_shape(Generator, 128, width, key=jax.random.key(0))
+        weights = sum(leaf.size for leaf in jax.tree.leaves(network))
+        assert 0.8e6 < weights < 1.4e6
+        assert 2 * weights < 2.9e6
+
+    def test_unknown_scale(self, tmp_path):
+        with pytest.raises(UsageError, match="no scale 'huge'"):
+            mnist.reproduce(tmp_path, "huge")
+
+
+def test_multiplications():
+    """.58 G: the paper's figure for the energy model; a gradient takes twice that."""
+    key, x = jax.random.key(0), jnp.zeros(1024, jnp.float32)
+    energy = eqx.filter_eval_shape(EnergyResNet, key=key)
+    forward = multiplications(lambda n, x: n(x), energy, x)
+    assert forward == pytest.approx(0.58e9, rel=0.01)
+    both = multiplications(jax.grad(lambda x, n: n(x)[0]), x, energy)
+    assert both == pytest.approx(2 * forward, rel=0.01)
+    generator = eqx.filter_eval_shape(Generator, 128, 64, key=key)
+    z = jnp.zeros(128, jnp.float32)
+    # Every input pixel meets a kernel of 16 once: no zeros are counted.
+    expected = 16 * (128 * 64 + 16 * 64 * 32 + 64 * 32 * 16 + 256 * 16)
+    assert multiplications(lambda n, z: n(z), generator, z) == expected
+    matrix = jnp.ones((3, 3))
+
+    def thrice(x):
+        return jax.lax.scan(lambda x, _: (matrix @ x, None), x, None, length=3)[0]
+
+    assert multiplications(thrice, jnp.ones(3)) == 27
+
+
+def test_images_survive_a_result_file():
+    images = np.random.default_rng(0).uniform(-0.2, 1.2, (5, 64)).astype(np.float32)
+    found = unpack(json.loads(json.dumps(pack(images))), 64)
+    assert found.shape == (5, 64)
+    # Sixteen shades: off by half of one at most.
+    gap = np.abs(found / 255 - np.clip(images, 0, 1))
+    assert gap.max() <= 0.5 / 15 + 1e-6
+    with pytest.raises(FileError, match="are damaged"):
+        unpack("nonsense", 64)
+
+
+def test_nearest_training_images():
+    rng = np.random.default_rng(0)
+    train = rng.uniform(size=(300, 64)).astype(np.float32)
+    images = rng.uniform(size=(7, 64)).astype(np.float32)
+    images[3] = train[42]
+    closest, distances = nearest(images, jnp.asarray(train))
+    exact = np.linalg.norm(images[:, None] - train[None], axis=-1)
+    np.testing.assert_array_equal(closest, exact.argmin(axis=1))
+    np.testing.assert_allclose(distances, exact.min(axis=1), atol=1e-5)
+    assert closest[3] == 42 and distances[3] == 0
+
+
+def test_histogram_leaves_out_what_is_not_a_number():
+    edges, heights = histogram(np.array([0.0, 1.0, 2.0, np.nan]))
+    assert np.sum(np.diff(edges) * heights) == pytest.approx(0.75, abs=0.51)
+    assert histogram(np.array([np.nan])) == [[0.0, 1.0], [0.0]]
+
+
+def invented(group, fid):
+    """A cell as `full` would write it, with numbers that are easy to find."""
+    shared = {
+        "method": group.method,
+        "setting": group.setting,
+        "seconds": 321.0,
+        "steps": getattr(group.what, "steps", None),
+        "device": "gpu: invented",
+        "versions": {"jax": "0"},
+        "n": 128,
+        "sd": 0.25,
+    }
+    image = pack(np.zeros((9, 1024), np.float32))
+    cell: dict = {"images": image, "nearest": image, "sha256": "0"}
+    cell["energies"] = [[0.0, 1.0, 2.0], [0.5, 0.5]]
+    if group.method == "classifier":
+        values = {"accuracy": 0.9961}
+        cell["source"] = "real"
+    elif group.method == "energy":
+        values = {"loss": 0.0166, "gflop": 2.31}
+    else:
+        values = {
+            "fid": fid, "digit_low": 0.91, "digit_high": 1.12, "sure": 0.97,
+            "nearest": 6.5, "energy": -12.5, "seconds_batch": 0.34, "gflop": 464.0,
+        }  # fmt: skip
+        if group.method != "langevin":
+            values["speedup"] = 612.0
+            shared["beside"] = 200
+            cell["curve"] = [[100, 900.0], [200, fid]]
+    cell["records"] = [{**shared, "metric": k, "value": v} for k, v in values.items()]
+    paper = settings.paper(group.name)
+    for record in cell["records"]:
+        if record["metric"] == "fid" and paper:
+            record["paper"] = paper[1]
+    if group.method == "classifier":
+        real = {**shared, "setting": "images"}
+        cell["records"] += [
+            {**real, "method": "train", "metric": "fid", "value": 1.875, "n": 10_000},
+            {**real, "method": "test", "metric": "sure", "value": 0.9925},
+        ]
+    return cell
+
+
+def test_the_page_has_every_row_and_says_whether_the_claim_holds(tmp_path):
+    results = Results("mnist", "full", tmp_path / "mnist.json", {})
+    fids = {"dft_l2|ours": 35.0, "kl|ours": 88.0, "small|ours": 25.0}
+    fids |= {"langevin|200 steps": 36.75, "langevin|250 steps": 29.5}
+    groups = settings.groups(settings.scale("full"))
+    for group in groups:
+        results.cells[group.name] = invented(group, fids.get(group.name, 143.0))
+    results.save()
+    path, *pictures = render(tmp_path, tmp_path)
+    page = path.read_text()
+    opening, claims, table_3, hidden, *_ = page.split("\n## ")[1:]
+    for words in ("99.61 %", "10,000 training images score 1.88 ± 0.25", "floor"):
+        assert words in opening
+    lines = {line.split(":")[0][2:]: line for line in claims.splitlines()}
+    holds, fails = "**the claim holds**", "**the claim does not hold**"
+    assert holds in lines["DFT, L2 alone"] and "not against 250" in claims
+    assert fails in lines["KL"] and fails in lines["DFT, L2 alone, paper"]
+    assert holds in lines["DFT, L2 alone, small generator"]
+    assert "also against 250 steps, 29.50" in lines["DFT, L2 alone, small generator"]
+    assert "612 times as fast as 200 steps" in lines["KL"]
+    for group in groups[2:]:
+        row = f"| {report.label(group.name)} |"
+        assert row in table_3 and row in hidden
+    assert "| annealed Langevin, 2000 steps | 2,000 | 0.34 | 464 |" in table_3
+    assert "| 35.00 ± 0.25 | 12.07 |" in table_3
+    assert "| .91 to 1.12 | .970 | 6.50 | -12.50 |" in hidden
+    assert len(pictures) == 4
+
+
+def test_the_page_of_an_unfinished_experiment(tmp_path):
+    results = Results("mnist", "full", tmp_path / "mnist.json", {})
+    for group in settings.groups(settings.scale("full"))[:3]:
+        results.cells[group.name] = invented(group, 143.0)
+        results.save()
+        page = render(tmp_path, tmp_path)[0].read_text()
+    assert "| annealed Langevin, 50 steps |" in page
+
+
+def test_the_page_in_the_repository_is_what_its_file_says():
+    path = ROOT / "results" / "mnist.json"
+    if not path.exists():
+        pytest.skip("there is no result file of this experiment yet")
+    page = ROOT / "docs" / "results" / "mnist.md"
+    assert page.read_text() == report.page(read(path, "mnist"))
