@@ -196,6 +196,12 @@ def test_targets_that_cannot_be_fitted(target, sentence, refuse):
     assert sentence in refuse("fit", *target.split(), "--out", "runs/new")
 
 
+def test_a_seed_that_cannot_be_reproduced_with(refuse):
+    for seed in (-1, 2**32):
+        words = ["reproduce", "toy2d", "--seed", seed, "--out", "new"]
+        assert refuse(*words).startswith("--seed must lie between 0 and 2^32 - 1")
+
+
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [

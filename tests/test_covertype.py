@@ -1,7 +1,9 @@
 """The second experiment: its posterior, its Laplace fit, its reference, its page."""
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -22,9 +24,11 @@ from pushforward.experiments.covertype_runs import (
     run_classic,
 )
 from pushforward.experiments.results import Results, read
+from pushforward.networks import AffineMap
 from pushforward.report import covertype as report
 from pushforward.report.pages import render
 from pushforward.targets.coordinates import Whitening
+from pushforward.training.history import History
 from pushforward.whitening import laplace_look
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -282,6 +286,65 @@ def test_the_smoke_scale(tmp_path):
         covertype.reproduce(out, "smoke", only=["laplace"])
 
 
+class TestTraining:
+    """What is done around training, which is faked."""
+
+    def bench(self, tmp_path, monkeypatch, *, interrupted):
+        def in_passing(key, sampler):
+            time.sleep(0.2)
+            return {"accuracy": 0.5, "mean_error": 1.0}
+
+        def fit_many(keys, target, method, *, watch, **options):
+            whitening, structure = Whitening.identity(56), target.structure
+            sampler = pf.Sampler(AffineMap(56), whitening, jnp.zeros(()), structure)
+            history = History([watch(step, sampler, target) for step in (1, 2)])
+            return [
+                pf.Fit(sampler, f"fit {i}", history, {}, True, 1, 1.0, interrupted)
+                for i in range(len(keys))
+            ]
+
+        def judged(bench, group, samplers, rows, seconds, together, **more):
+            return [{"metric": "seconds", "value": seconds}]
+
+        judge = SimpleNamespace(in_passing=in_passing)
+        monkeypatch.setattr(pf, "fit_many", fit_many, raising=False)
+        monkeypatch.setattr(covertype.Bench, "_judge", lambda bench: judge)
+        monkeypatch.setattr(covertype.Bench, "_judged", judged)
+        results = Results("covertype", "smoke", tmp_path / "covertype.json", {})
+        scale = settings.scale("smoke")
+        return covertype.Bench(scale, jax.random.key(0), 0, rows(200), results)
+
+    def test_looking_is_no_part_of_its_seconds(self, tmp_path, monkeypatch):
+        bench = self.bench(tmp_path, monkeypatch, interrupted=False)
+        cell = bench.run(settings.Group("kl", "ours", pf.methods.KL(steps=4), 3))
+        # Two looks took .4 s.
+        assert abs(cell["records"][0]["value"]) < 0.2
+        assert cell["status"] == "fit 0"
+        assert cell["statuses"] == ["fit 0", "fit 1", "fit 2"]
+
+    def test_what_ctrl_c_left_half_trained_is_not_kept(self, tmp_path, monkeypatch):
+        bench = self.bench(tmp_path, monkeypatch, interrupted=True)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(settings.Group("kl", "ours", pf.methods.KL(steps=4), 3))
+
+
+def test_results_on_other_data_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "covertype", lambda **options: rows(200))
+    reference = {"records": [], "source": "miniature", "rows": [160, 40]}
+    path, other = tmp_path / "covertype.json", tmp_path / "other"
+    name = settings.REFERENCE.name
+    for change in ({"source": "real"}, {"rows": [1600, 400]}):
+        Results("covertype", "smoke", path, {}).add(name, {**reference, **change})
+        with pytest.raises(FileError, match="holds results on other data"):
+            covertype.reproduce(tmp_path, "smoke", only=["nuts"])
+        with pytest.raises(FileError, match="holds results on other data"):
+            covertype.reproduce(other, "smoke", only=["nuts"], merge=[path])
+        assert not list(other.iterdir())
+    Results("covertype", "smoke", path, {}).add(name, reference)
+    results = covertype.reproduce(tmp_path, "smoke", only=["nuts"])
+    assert list(results.cells) == [name]
+
+
 def invented(group):
     """A cell as `full` would write it, with numbers that are easy to find."""
     shared = {
@@ -367,4 +430,18 @@ def test_the_page_has_every_row(tmp_path):
     # .25 us a draw against 12.5 s for 20,000: 6.25 s for 10,000.
     assert "6.25 s" in page
     assert "2,500 times" in page
+    # Half of 64 chains of 1000 draws; 12.5 s and a warm-up of 9 s.
+    assert "| 32,000 |" in tables[1]
+    assert "| 21.5, 9.0 of them warm-up |" in tables[3]
+    assert settings.NOTES in page
     assert picture.exists()
+
+
+def test_the_page_of_a_smaller_scale_has_its_settings(tmp_path):
+    results = Results("covertype", "cpu", tmp_path / "covertype.json", {})
+    for group in settings.groups(settings.scale("cpu")):
+        results.cells[group.name] = invented(group)
+    page = report.page(results)
+    assert settings.NOTES not in page
+    assert "Sizes are those of scale `cpu`" in page
+    assert "3 hidden layers of 128 " in page and "300 iterations" in page

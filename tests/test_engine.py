@@ -243,6 +243,59 @@ def test_a_seed_that_breaks_is_frozen_and_the_others_go_on(target, monkeypatch):
         assert np.isfinite(draws).all()
 
 
+class Skipping(type(TINY_GAUSSIAN)):
+    """Every other step, at random, is not finite."""
+
+    def step(self, key, target, state):
+        state, _ = super().step(key, target, state)
+        poison = jnp.where(jax.random.bernoulli(key), jnp.nan, 0.0)
+        mean = state.network.mean + poison.astype(state.network.mean.dtype)
+        state = eqx.tree_at(lambda s: s.network.mean, state, mean)
+        return state, {"one": jnp.ones((), jnp.float32)}
+
+
+# Four steps a report.
+SKIPPING = Skipping(steps=400, batch_size=16, particles=64)
+
+
+def assert_means_of_what_was_kept(history):
+    new = np.diff(history["skipped"], prepend=0)
+    assert 0 < np.sum(new == 4) < len(new)
+    np.testing.assert_array_equal(history["one"], np.where(new == 4, np.nan, 1.0))
+
+
+def test_skipped_steps_are_no_part_of_the_means(target, tmp_path, monkeypatch):
+    key, options = jax.random.key(0), {"progress": False}
+    whole = pf.fit(key, target, SKIPPING, out=tmp_path / "a", **options)
+    assert_means_of_what_was_kept(whole.history)
+    with monkeypatch.context() as patch:
+        # The first chunk is one step: this is in the midst of a report.
+        interrupt_after(patch, 1)
+        pf.fit(key, target, SKIPPING, out=tmp_path / "b", **options)
+    # The second time everything is read back.
+    for _ in range(2):
+        rest = pf.fit(key, target, SKIPPING, out=tmp_path / "b", resume=True, **options)
+        assert_same_bits(arrays_of(tmp_path / "a"), arrays_of(tmp_path / "b"))
+        np.testing.assert_array_equal(whole.history["one"], rest.history["one"])
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    lines = (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert {row["one"] for row in rows} == {1.0, None}
+
+
+def test_every_seed_says_how_many_steps_of_its_own_were_skipped(target):
+    keys = jax.random.split(jax.random.key(1), 3)
+    fits = pf.fit_many(keys, target, SKIPPING, progress=False)
+    counts = [fit.history["skipped"][-1] for fit in fits]
+    assert len(set(counts)) > 1
+    for fit, count in zip(fits, counts, strict=True):
+        assert fit.status.endswith(f" {count} steps were not finite and were skipped.")
+        assert_means_of_what_was_kept(fit.history)
+
+
 def test_fit_many_gives_each_seed_its_own_fit(target):
     keys = jax.random.split(jax.random.key(5), 3)
     fits = pf.fit_many(keys, target, TINY_GAUSSIAN, progress=False)

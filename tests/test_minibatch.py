@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pushforward import fit, methods
 from pushforward.errors import UsageError
+from pushforward.methods.base import replace
+from pushforward.methods.common import coordinates
 from pushforward.targets import MinibatchTarget
 from pushforward.targets.base import picks
 from pushforward.whitening import look
@@ -238,6 +241,31 @@ def test_picks_follow_importance_and_stay_unbiased():
         # Five standard errors, and the rounding of a mean in 32-bit.
         gap = np.abs(scores.mean(axis=0) - exact_score(POINTS[0]))
         assert (gap < 5 * error + 1e-4).all()
+
+
+def test_what_the_user_gave_stays_without_whitening():
+    given = target().picking(jnp.ones(N)).centred_at(jnp.asarray(CENTRE))
+    seen = coordinates(jax.random.key(0), given, particles=8, whiten=False)
+    view = seen.view(given).target
+    assert view.centre is given.centre
+    assert view.picks is given.picks
+    # A look of its own goes first.
+    own = look(jax.random.key(0), given, particles=8).view(given).target
+    assert float(jnp.max(jnp.abs(own.centre - given.centre))) > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "each"),
+    [
+        (methods.DFT(whiten=False), 4),
+        (methods.DFT(whiten=False, w1=0.0), 2),
+        (methods.KL(whiten=False, antithetic=False), 1),
+    ],
+)
+def test_two_minibatches_are_two_evaluations(method, each):
+    method = replace(method, steps=3, batch_size=8, width=8, depth=1)
+    found = fit(jax.random.key(0), target(), method, progress=False)
+    assert found.evaluations == 3 * 8 * each
 
 
 def test_equal_or_no_importance_picks_alike():

@@ -390,6 +390,16 @@ def test_the_page_of_an_unfinished_experiment(tmp_path):
         results.save()
         page = render(tmp_path, tmp_path)[0].read_text()
     assert "| annealed Langevin, 50 steps |" in page
+    left = page.split("## Not run yet")[1].split("## ")[0]
+    assert "annealed Langevin (100 steps)" in left and "KL (ours)" in left
+    assert "1024 channels at the widest (256 in the small generator)" in page
+
+
+def test_the_page_of_a_smaller_scale_has_its_settings(tmp_path):
+    results = Results("mnist", "cpu", tmp_path / "mnist.json", {})
+    page = report.page(results)
+    assert "128 channels at the widest; a score network" in page
+    assert "batch 32" in page
 
 
 def test_the_page_in_the_repository_is_what_its_file_says():

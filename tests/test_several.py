@@ -96,7 +96,12 @@ def test_what_is_watched_joins_the_history(tmp_path):
     widths = [[r["width"] for r in f.history.rows if "width" in r] for f in many]
     assert len(widths[0]) == 1 and widths[0] != widths[1]
     with pytest.raises(UsageError, match="watch_every must be"):
-        pf.fit(jax.random.key(0), target, TINY, watch=watch, watch_every=0)
+        pf.fit(
+            jax.random.key(0), target, TINY, out=tmp_path / "new",
+            watch=watch, watch_every=0,
+        )  # fmt: skip
+    # Nothing is written before the arguments have been looked at.
+    assert not (tmp_path / "new").exists()
 
 
 def test_watching_changes_no_bit():

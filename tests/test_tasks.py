@@ -1,5 +1,7 @@
 """The engine on tasks that are no samplers; network files; the Fréchet distance."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ import pushforward as pf
 from pushforward.diagnostics import frechet, moments
 from pushforward.errors import FileError, UsageError
 from pushforward.experiments.mnist_tasks import Classify, Energy, Images
+from pushforward.methods.base import AbstractTask, fill_in
 from pushforward.networks import MLP, EnergyResNet
 from pushforward.sampler import load_network, save_network
 
@@ -55,6 +58,74 @@ def test_an_energy_model_is_trained_resumed_and_saved(images, tmp_path):
         pf.train(key, images, task, resume=True, progress=False)
 
 
+class Mean(AbstractTask):
+    """Learns the mean of the data, computing as suits the device."""
+
+    steps: int | None = 3
+    batch_size: int | None = 1
+    compute: str | None = None
+
+    @property
+    def evaluations(self):
+        return 1
+
+    def resolve(self, target, platform):
+        return fill_in(self, {"compute": "float32"})
+
+    def stages(self):
+        return (self,)
+
+    def init(self, key, target, steps, previous=None):
+        return jnp.zeros((), self.compute)
+
+    def step(self, key, target, state):
+        state = (state + target.mean().astype(state.dtype)) / 2
+        return state, {"mean": state}
+
+    def result(self, target, state):
+        return state
+
+
+DATA = np.arange(4, dtype=np.float32)
+
+
+def test_a_run_goes_on_as_it_was_begun_on_another_device(tmp_path):
+    options = {"out": tmp_path / "run", "progress": False}
+    key = jax.random.key(0)
+    # As a device would choose that computes in bfloat16.
+    begun = pf.train(key, DATA, Mean(compute="bfloat16"), **options)
+    again = pf.train(key, DATA, Mean(), resume=True, **options)
+    assert again.result.dtype == begun.result.dtype == jnp.bfloat16
+    assert again.config == begun.config
+    with pytest.raises(FileError, match="begun with another task"):
+        pf.train(key, DATA, Mean(compute="float32"), resume=True, **options)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    options = {"out": tmp_path / "run", "progress": False}
+    key = jax.random.key(0)
+    pf.train(key, DATA, Mean(), **options)
+    for other in (DATA + 1, DATA.reshape(2, 2), DATA.astype(np.float16)):
+        with pytest.raises(FileError, match="begun with another data set"):
+            pf.train(key, other, Mean(), resume=True, **options)
+    # A run of an earlier version, which did not say.
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    del config["data"]
+    path.write_text(json.dumps(config))
+    assert pf.train(key, DATA, Mean(), resume=True, **options).finished
+
+
+def test_bad_arguments(tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(UsageError, match="steps must be a whole number"):
+        pf.train(jax.random.key(0), DATA, Mean(), steps=0, out=out)
+    watching = {"watch": lambda *_: {}, "watch_every": 0}
+    with pytest.raises(UsageError, match="watch_every must be a whole number"):
+        pf.train(jax.random.key(0), DATA, Mean(), out=out, **watching)
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_a_classifier_learns_two_classes(images):
     task = Classify(steps=60, batch_size=16, width=1)
@@ -81,6 +152,7 @@ def test_the_frechet_distance():
     expected += np.trace(one.covariance + two.covariance - 2 * np.real(root))
     assert frechet(one, two) == pytest.approx(expected, rel=1e-6)
     assert frechet(one, one) == pytest.approx(0, abs=1e-9)
+    assert np.isnan(frechet(one, moments(np.full((9, 3), np.nan))))
     # A shift alone: its squared length.
     assert frechet(moments(a), moments(a + 2)) == pytest.approx(20, rel=1e-9)
     with pytest.raises(ValueError, match="at least two rows"):

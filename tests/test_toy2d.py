@@ -5,18 +5,27 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pushforward
 from pushforward.cli import main
 from pushforward.errors import FileError
+from pushforward.experiments import toy2d
 from pushforward.experiments import toy2d_settings as settings
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.results import Results, read
 from pushforward.experiments.toy2d_runs import still_falling
+from pushforward.networks import AffineMap
 from pushforward.report import toy2d as report
 from pushforward.report.pages import render
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+from pushforward.training.history import History
 
 pytestmark = pytest.mark.once
 
@@ -100,23 +109,87 @@ def test_what_the_readme_says_about_it():
 
 
 def test_result_files_are_merged(tmp_path):
-    one = Results.open(tmp_path / "a.json", "toy2d", "smoke")
-    two = Results.open(tmp_path / "b.json", "toy2d", "smoke")
-    one.add("x", {"records": [{"metric": "m", "value": 1}]})
+    one = Results.open(tmp_path / "a.json", "toy2d", "smoke", 3)
+    two = Results.open(tmp_path / "b.json", "toy2d", "smoke", 3)
+    one.add("x", {"records": [{"metric": "m", "value": 1, "seed": 3}]})
     two.add("x", {"records": []})
-    two.add("y", {"records": [{"metric": "m", "value": 2}]})
-    assert one.merge(tmp_path / "b.json") == 1
-    again = Results.open(tmp_path / "a.json", "toy2d", "smoke")
+    two.add("y", {"records": [{"metric": "m", "value": 2, "seed": 3}]})
+    assert one.merge(two, 3) == 1
+    again = Results.open(tmp_path / "a.json", "toy2d", "smoke", 3)
     assert [r["value"] for r in again.records(metric="m")] == [1, 2]
-    other = Results.open(tmp_path / "c.json", "toy2d", "cpu")
+    other = Results.open(tmp_path / "c.json", "toy2d", "cpu", 3)
     with pytest.raises(FileError, match="--scale smoke and cannot be merged into cpu"):
-        other.merge(tmp_path / "a.json")
+        other.merge(one, 3)
     with pytest.raises(FileError, match="choose another --out for cpu"):
-        Results.open(tmp_path / "a.json", "toy2d", "cpu")
+        Results.open(tmp_path / "a.json", "toy2d", "cpu", 3)
+
+
+def test_a_result_file_has_one_seed(tmp_path, capsys):
+    old, new = tmp_path / "old" / "toy2d.json", tmp_path / "new"
+    old.parent.mkdir()
+    records = [{"metric": "m", "value": 1, "seed": 3}]
+    Results("toy2d", "smoke", old, {}).add("x", {"records": records})
+    before = old.read_bytes()
+    words = ["reproduce", "toy2d", "--scale", "smoke", "--seed", "4", "--out"]
+    assert main([*words, str(old.parent)]) == 2
+    said = capsys.readouterr().err
+    assert "holds results of --seed 3; choose another --out for --seed 4." in said
+    assert main([*words, str(new), "--merge", str(old)]) == 2
+    assert "cannot be merged into those of --seed 4." in capsys.readouterr().err
+    assert old.read_bytes() == before and not list(new.iterdir())
+
+
+def test_what_ctrl_c_left_half_trained_is_not_kept(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def interrupted(keys, *arguments, **options):
+        asked.append(len(keys))
+        return [SimpleNamespace(interrupted=True, seconds=1.0) for _ in keys]
+
+    monkeypatch.setattr(pushforward, "fit_many", interrupted, raising=False)
+    words = ["reproduce", "toy2d", "--scale", "smoke", "--methods", "dft"]
+    assert main([*words, "--out", str(tmp_path)]) == 130
+    assert len(asked) == 1
+    assert "interrupted" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_keeps_what_its_own_fits_said(tmp_path, monkeypatch):
+    def finished(keys, *arguments, **options):
+        whitening, structure = Whitening.identity(2), Structure.vector(2)
+        sampler = pushforward.Sampler(AffineMap(2), whitening, jnp.zeros(()), structure)
+        history = History([{"made": 1, "ksd": 0.1, "ksd_sd": 0.0}])
+        return [
+            pushforward.Fit(sampler, f"fit {i}", history, {}, True, 1, 1.0)
+            for i in range(len(keys))
+        ]
+
+    monkeypatch.setattr(pushforward, "fit_many", finished, raising=False)
+    exact = SimpleNamespace(exact={"ksd_v": np.array([0.1, 0.2])})
+    monkeypatch.setattr(toy2d.Bench, "floor", lambda *_: exact)
+    results = Results("toy2d", "smoke", tmp_path / "a.json", {})
+    bench = toy2d.Bench(settings.scale("smoke"), jax.random.key(0), 0, results)
+    method = pushforward.methods.Gaussian(steps=1)
+    targets = ("gaussian", "donut")
+    bench.run(settings.Group("dft", "figure", method, targets, seeds=2))
+    said = [results.cells[f"dft|figure|{name}"] for name in targets]
+    assert [cell["status"] for cell in said] == ["fit 0", "fit 2"]
+    assert [cell["statuses"] for cell in said] == [
+        ["fit 0", "fit 1"],
+        ["fit 2", "fit 3"],
+    ]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": {"a": 1}}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"cells": 3}',
+        '{"cells": {"a": 1}}',
+        '{"cells": {"a": {"records": [1]}}}',
+    ],
 )
 def test_a_file_that_is_no_result_file_is_kept_and_refused(text, tmp_path, capsys):
     (tmp_path / "toy2d.json").write_text(text)
@@ -134,6 +207,10 @@ def test_refusals(tmp_path, capsys):
     assert "cannot be written" in capsys.readouterr().err
     missing = str(tmp_path / "none.json")
     assert main([*words, str(tmp_path / "new"), "--merge", missing]) == 2
+    assert f"There is no result file {missing}." in capsys.readouterr().err
+    folder = str(tmp_path)
+    assert main([*words, str(tmp_path / "new"), "--merge", folder]) == 2
+    assert f"{folder} cannot be read (" in capsys.readouterr().err
     assert main(["report", "--results", str(tmp_path / "none")]) == 2
     assert "There is no result file in" in capsys.readouterr().err
 
@@ -159,8 +236,6 @@ def test_still_falling():
 
 
 def test_compilation_is_counted():
-    import jax
-
     with compiling() as counted:
         jax.jit(lambda x: x * 3.25 + 0.125)(1.0)
     seconds = counted.seconds
@@ -170,7 +245,7 @@ def test_compilation_is_counted():
 
 
 def test_a_cell_is_a_line(tmp_path):
-    results = Results.open(tmp_path / "a.json", "toy2d", "smoke")
+    results = Results.open(tmp_path / "a.json", "toy2d", "smoke", 0)
     for name in "ab":
         results.add(name, {"records": [{"metric": "m"}]})
     text = (tmp_path / "a.json").read_text()

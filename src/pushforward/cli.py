@@ -263,6 +263,7 @@ def _load(path: Path, target: "AbstractTarget | None" = None) -> "Sampler":
 def _reproduce(arguments: Reproduce) -> int:
     import importlib
 
+    _key(arguments.seed)  # refuses what is no seed, before anything is written
     name = arguments.experiment
     experiment: Any = importlib.import_module(f"pushforward.experiments.{name}")
     experiment.reproduce(

@@ -70,7 +70,9 @@ class Sampler(eqx.Module):
             lambda: jnp.zeros(shape, NETWORK_DTYPE),
         )
         u = jax.vmap(self.network)(z) + noise
-        return jax.vmap(self.whitening.to_target)(widen(u))
+        # Networks may compute as they like, coordinates may not.
+        with jax.default_matmul_precision("highest"):
+            return jax.vmap(self.whitening.to_target)(widen(u))
 
     def sample(self, key: PRNGKeyArray, n: int) -> Any:
         """`n` draws in the user's own tree.

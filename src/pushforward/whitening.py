@@ -30,10 +30,13 @@ class Look(eqx.Module):
     def view(self, target: AbstractTarget) -> Whitened:
         """The target in these coordinates, with its control variate if it has one."""
         if isinstance(target, MinibatchTarget):
+            # What was not found here, the user may have given.
+            own = target.centre, target.centre_score, target.picks
+            found = self.centre, self.centre_score, self.picks
             target = eqx.tree_at(
                 lambda t: (t.centre, t.centre_score, t.picks),
                 target,
-                (self.centre, self.centre_score, self.picks),
+                tuple(b if a is None else a for a, b in zip(found, own, strict=True)),
                 is_leaf=lambda leaf: leaf is None,
             )
         return Whitened(target, self.whitening)
@@ -116,17 +119,18 @@ def laplace_look(
     steps: int = 60,
 ) -> Look:
     """A Gaussian at the mode with the curvature there: damped Newton on all data."""
+    chosen = None
     with jax.default_matmul_precision("highest"):
         mode, factor, taken = _climb(target, steps)
+        if isinstance(target, MinibatchTarget):
+            chosen = picks(importance(target, mode, factor))
     u = jax.random.normal(key, (particles, target.dim))
     # A Hessian is dim products with a vector, each the price of two scores.
     evaluations = (taken + 2) * (2 * target.dim + 2)
     whitening = Whitening.affine(mode, factor)
-    chosen = None
-    if isinstance(target, MinibatchTarget):
-        chosen = picks(importance(target, mode, factor))
-        # Two passes over the data for every direction that was tried.
-        evaluations = evaluations + 2 * _DIRECTIONS
+    if chosen is not None:
+        # A pass over the data at the mode, and one for every direction.
+        evaluations = evaluations + 1 + _DIRECTIONS
     return Look(whitening, u, mode, target.score(mode), chosen, evaluations)
 
 

@@ -33,6 +33,10 @@ def frechet(a: Moments, b: Moments) -> float:
     The matrix under the last root is symmetric: its eigenvalues give the trace, without
     the root of a matrix that is not.
     """
+    if not all(
+        np.isfinite(m).all() for m in (a.mean, a.covariance, b.mean, b.covariance)
+    ):
+        return float("nan")
     values, vectors = np.linalg.eigh(a.covariance)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     cross = np.linalg.eigvalsh(root @ b.covariance @ root)

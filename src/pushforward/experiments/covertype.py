@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pushforward as pf
-from pushforward.errors import UsageError
+from pushforward.errors import FileError, UsageError
 from pushforward.experiments import covertype_reference, data
 from pushforward.experiments import covertype_settings as settings
 from pushforward.experiments.compiling import compiling
@@ -71,7 +71,9 @@ def reproduce(
     rows = data.covertype(
         rows=chosen.rows, seed=seed, miniature_rows=chosen.miniature_rows
     )
-    results = prepare(out, NAME, scale, merge, say)
+    results = prepare(
+        out, NAME, scale, seed, merge, say, check=lambda old: _require_same(old, rows)
+    )
     wanted = only | {settings.REFERENCE.method}
     todo = [
         group
@@ -166,8 +168,7 @@ class Bench:
         return {
             "records": records,
             "sha256": digest,
-            "source": self.rows.source,
-            "rows": [len(self.rows.train_y), len(self.rows.test_y)],
+            **_about(self.rows),
             "good": passed,
         }
 
@@ -215,9 +216,15 @@ class Bench:
         steps = int(method.steps or 1)
         watch_key = self._key("watch", group.method, group.setting)
 
+        looking = 0.0
+
         def watch(step: int, sampler: pf.Sampler, _: pf.AbstractTarget):
+            nonlocal looking
+            begun, before = time.perf_counter(), compiled.seconds
             # Fresh draws at every evaluation.
             found = judge.in_passing(jax.random.fold_in(watch_key, step), sampler)
+            # All compilation is subtracted below: it must not be counted twice.
+            looking += time.perf_counter() - begun - (compiled.seconds - before)
             return {"made": step, **found}
 
         watched = group.method in settings.WATCHED
@@ -235,8 +242,11 @@ class Bench:
                 watch_every=max(steps // self.scale.evaluations, 1),
             )
         spent = time.perf_counter() - begun
+        if any(fit.interrupted for fit in fits):
+            # What is half trained is no result.
+            raise KeyboardInterrupt
         rows = [row_evaluations(fit.evaluations, method, target) for fit in fits]
-        seconds = spent - compiled.seconds
+        seconds = spent - compiled.seconds - looking
         samplers = [fit.sampler for fit in fits]
         cell: dict[str, Any] = {
             "records": self._judged(
@@ -249,9 +259,11 @@ class Bench:
                 compile_seconds=rounded(compiled.seconds),
             ),
             "status": fits[0].status,
+            "statuses": [fit.status for fit in fits],
         }
         chosen = [r["dft_chosen"] for r in fits[0].history.rows if "dft_chosen" in r]
-        if chosen:
+        # NaN where the choice was skipped, its numbers not being finite.
+        if chosen and np.isfinite(chosen[-1]):
             cell["dft_chosen"] = bool(chosen[-1])
         if watched:
             cell["curve"] = _curve(fits)
@@ -338,6 +350,24 @@ class Bench:
             ("mean_error", "sd_low", "sd_high"), self.scale.moment_draws
         )
         return sizes.get(metric)
+
+
+def _about(rows: data.Classification) -> dict[str, Any]:
+    """What a reference cell says of its data."""
+    return {"source": rows.source, "rows": [len(rows.train_y), len(rows.test_y)]}
+
+
+def _require_same(found: Results, rows: data.Classification) -> None:
+    """Refuses results whose reference was run on other data than these."""
+    cell = found.cells.get(settings.REFERENCE.name)
+    if cell is None:
+        return
+    for name, now in _about(rows).items():
+        if cell.get(name) != now:
+            raise FileError(
+                f"{found.path} holds results on other data ({name}: {cell.get(name)}, "
+                f"and here {now}); put that data back, or choose another file."
+            )
 
 
 @eqx.filter_jit

@@ -132,7 +132,7 @@ def row_evaluations(
     centred = getattr(method, "whiten", True)
     for stage in method.stages():
         stage = stage.resolve(target, jax.default_backend())
-        count = (stage.steps or 0) * stage.evaluations
+        count = (stage.steps or 0) * stage.evaluations * stage.minibatches
         whole = isinstance(stage, Choose)
         seen += count * (target.size if whole else target.batch_size * (1 + centred))
         looks += count

@@ -68,7 +68,7 @@ def reproduce(
             f"There is no method {sorted(strange)[0]!r} at this scale; there are "
             f"{', '.join(known)}."
         )
-    results = prepare(out, NAME, scale, merge, say)
+    results = prepare(out, NAME, scale, seed, merge, say)
     todo = [
         group
         for group in groups

@@ -60,7 +60,8 @@ class Desk:
     def keep(self, stage: str, network: Any) -> str:
         """Saves the weights that a stage hands on; returns their checksum."""
         path = self._weights(stage)
-        # What is computed in bfloat16 loses nothing by being stored so.
+        # What is computed in bfloat16 loses nothing by being stored so; last layers,
+        # which are not, lose a little.
         save_network(path, network, half=network.compute == "bfloat16")
         return _sha256(path)
 

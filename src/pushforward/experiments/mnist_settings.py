@@ -5,7 +5,7 @@ import dataclasses
 from pushforward import methods
 from pushforward.errors import UsageError
 from pushforward.experiments.mnist_tasks import Classify, Energy
-from pushforward.methods.base import AbstractMethod
+from pushforward.methods.base import AbstractMethod, replace
 
 SIGMA_MIN, SIGMA_MAX = 0.3, 3.0
 # Langevin: one step at each of a geometric row of levels, from SIGMA_MAX to SIGMA_MIN,
@@ -131,7 +131,7 @@ def generators(
         "score_learning_rate": 2e-4,
         "momentum": 0.0,
         "antithetic": False,
-        # With scores times sigma, the gradient that is handed on is sigma grad_x.
+        # DFT's gradient goes as 1/sigma^3: of a product of two scores, each 1/sigma.
         "sigma_power": 3.0,
         "particles": 8,
         # The noise levels of the score steps, and of the sampler's.
@@ -148,10 +148,12 @@ def generators(
         "averaging": 0.0,
         "sampler_sigma_min": PAPER_SAMPLER_SIGMA_MIN,
     }
+    # KL's gradient is a difference of scores itself, and goes as 1/sigma.
+    kl = replace(methods.KL(width=width, **common), sigma_power=1.0)
     made = [
         Group("dft_l2", "ours", methods.DFT(w1=0.0, width=width, **common)),
         Group("dft", "ours", methods.DFT(w1=1.0, width=width, **common)),
-        Group("kl", "ours", methods.KL(width=width, **common)),
+        Group("kl", "ours", kl),
         Group("dft_l2", "paper", methods.DFT(w1=0.0, width=width, **as_the_paper)),
         Group(SMALL, "ours", methods.DFT(w1=0.0, width=small, **common)),
     ]

@@ -9,6 +9,7 @@ flat mapping that says all about itself), and whatever its pictures need.
 import dataclasses
 import json
 import platform
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ class Results:
     cells: dict[str, dict[str, Any]]
 
     @staticmethod
-    def open(path: Path, experiment: str, scale: str) -> "Results":
-        """The results in the file, or none yet; refuses those of another scale."""
+    def open(path: Path, experiment: str, scale: str, seed: int) -> "Results":
+        """The results in the file, or none yet; refuses another scale or seed."""
         if not path.exists():
             return Results(experiment, scale, path, {})
         found = read(path, experiment)
@@ -44,15 +45,26 @@ class Results:
                 f"{path} holds results of --scale {found.scale}; choose another --out "
                 f"for {scale}."
             )
+        others = found.seeds - {seed}
+        if others:
+            raise FileError(
+                f"{path} holds results of --seed {others.pop()}; choose another --out "
+                f"for --seed {seed}."
+            )
         return found
 
-    def merge(self, other: Path) -> int:
+    def merge(self, found: "Results", seed: int) -> int:
         """Adopts the cells of another file that are missing here; returns how many."""
-        found = read(other, self.experiment)
         if found.scale != self.scale:
             raise FileError(
-                f"{other} holds results of --scale {found.scale} and cannot be merged "
-                f"into {self.scale}."
+                f"{found.path} holds results of --scale {found.scale} and cannot be "
+                f"merged into {self.scale}."
+            )
+        others = found.seeds - {seed}
+        if others:
+            raise FileError(
+                f"{found.path} holds results of --seed {others.pop()} and cannot be "
+                f"merged into those of --seed {seed}."
             )
         new = {
             name: cell for name, cell in found.cells.items() if name not in self.cells
@@ -61,6 +73,11 @@ class Results:
             self.cells.update(new)
             self.save()
         return len(new)
+
+    @property
+    def seeds(self) -> set[Any]:
+        """The seeds of all records."""
+        return {record.get("seed") for record in self.records()}
 
     def add(self, name: str, cell: dict[str, Any]) -> None:
         """Keeps a finished cell."""
@@ -102,12 +119,16 @@ def read(path: Path, experiment: str) -> Results:
     try:
         content = json.loads(path.read_text())
         cells = content["cells"]
-        assert all("records" in cell for cell in cells.values())
+        if not all(_is_cell(cell) for cell in cells.values()):
+            raise ValueError("a cell's records are no list of mappings")
         right = content["experiment"] == experiment and content["format"] <= FORMAT
         scale = str(content["scale"])
+    except FileNotFoundError:
+        raise FileError(f"There is no result file {path}.") from None
     except OSError as error:
-        raise _files.explain(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        reason = error.strerror or str(error)
+        raise FileError(f"{path} cannot be read ({reason}).") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise FileError(
             f"{path} is not a result file of pushforward; move it away or choose "
             "another directory."
@@ -119,29 +140,41 @@ def read(path: Path, experiment: str) -> Results:
     return Results(experiment, scale, path, cells)
 
 
+def _is_cell(cell: Any) -> bool:
+    records = cell["records"]
+    return isinstance(records, list) and all(isinstance(r, dict) for r in records)
+
+
 def prepare(
     out: Path,
     experiment: str,
     scale: str,
+    seed: int,
     merge: Iterable[Path],
     say: Callable[[str], None],
+    check: Callable[[Results], None] = lambda found: None,
 ) -> Results:
-    """The result file in `out`, which is made, with the cells of other files."""
+    """The result file in `out`, which is made, with the cells of other files.
+
+    `check` may refuse a file, this one or another, before anything is done with it.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _files.explain(out, error) from error
-    results = Results.open(out / f"{experiment}.json", experiment, scale)
+    results = Results.open(out / f"{experiment}.json", experiment, scale, seed)
+    check(results)
     for path in merge:
-        say(f"{results.merge(path)} cells adopted from {path}.")
+        found = read(path, experiment)
+        check(found)
+        say(f"{results.merge(found, seed)} cells adopted from {path}.")
     return results
 
 
 def key_for(key: PRNGKeyArray, *parts: str) -> PRNGKeyArray:
     """A key of its own for every purpose, whatever else is run."""
     for part in parts:
-        number = int.from_bytes(part.encode()[-4:], "big") ^ len(part)
-        key = jax.random.fold_in(key, number % 2**31)
+        key = jax.random.fold_in(key, zlib.crc32(part.encode()))
     return key
 
 

@@ -62,7 +62,7 @@ def reproduce(
             f"There is no method {sorted(only - set(known))[0]!r} at this scale; there "
             f"are {', '.join(known)}."
         )
-    results = prepare(out, NAME, scale, merge, say)
+    results = prepare(out, NAME, scale, seed, merge, say)
     bench = Bench(chosen, jax.random.key(seed), seed, results)
     todo = [g for g in groups if not only or g.method in only]
     for i, group in enumerate(todo, start=1):
@@ -178,6 +178,9 @@ class Bench:
                 watch_every=max(steps // self.scale.evaluations, 1),
                 progress=False,
             )
+        if any(fit.interrupted for fit in fits):
+            # What is half trained is no result.
+            raise KeyboardInterrupt
         for i, name in enumerate(group.targets):
             own = fits[i * group.seeds : (i + 1) * group.seeds]
             seconds = {"seconds": own[0].seconds, "compile_seconds": compiled.seconds}
@@ -197,6 +200,7 @@ class Bench:
         }
         if group.seeds > 1:
             # A figure's cell: only its curves are shown.
+            cell["statuses"] = [fit.status for fit in fits]
             last = np.array([curve[-1][1] for curve in curves])
             floor = self.floor(name, self.scale.draws, "ksd_v", "sliced_w2")
             score = _plain_score(last, floor.exact["ksd_v"])

@@ -355,9 +355,10 @@ class AbstractAlternating(AbstractMethod):
                 jax.grad(objective)(x0 + sign * sigma * eps, sign) for sign in signs
             ]
             x = x0 + sigma * eps
-            # Two minibatches here too: one would add its variance to the figure.
             s, a = field(x), first(x)
-            b = second(x) if target.is_stochastic else a
+            # From one minibatch the figure has its variance on top; a second is not
+            # worth its price where the objective has no use for it.
+            b = second(x) if self.minibatches > 1 else a
             gap = jnp.sum((a - s) * (b - s))
             # Gradients are larger at lower noise levels: weigh them alike.
             weight = sigma**self.sigma_power if target.is_noise_conditional else 1.0

@@ -44,6 +44,11 @@ class AbstractTask(eqx.Module):
     def evaluations(self) -> int:
         """How often one step evaluates the target (or looks at a datum)."""
 
+    @property
+    def minibatches(self) -> int:
+        """On how many minibatches each evaluation is, where the target has them."""
+        return 1
+
     @abc.abstractmethod
     def resolve(self, target: Any, platform: str) -> "AbstractTask":
         """The same task with every None filled in."""

@@ -63,6 +63,10 @@ class DFT(AbstractAlternating):
                 "form='divergence'."
             )
 
+    @property
+    def minibatches(self) -> int:
+        return 2 if self.w1 else 1
+
     def objective(self, x, conditional, score, first, second):
         return dft_loss(
             x, conditional, score, first, second, w1=self.w1, w2=self.w2, form=self.form

@@ -51,5 +51,9 @@ class Fisher(AbstractAlternating):
                 "estimator='sliced', or the method DFT."
             )
 
+    @property
+    def minibatches(self) -> int:
+        return 2
+
     def objective(self, x, conditional, score, first, second):
         return dft_loss(x, conditional, score, first, second, form="divergence")

@@ -31,7 +31,7 @@ from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
 from pushforward.methods.transport import Transport
 from pushforward.sampler import Sampler
-from pushforward.targets.base import AbstractTarget
+from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
 from pushforward.whitening import Look
 
 # Up to here a step with exact entropy costs less than one that learns a score.
@@ -122,6 +122,10 @@ class Polish(AbstractMethod):
     def evaluations(self) -> int:
         return self.trial.evaluations
 
+    @property
+    def minibatches(self) -> int:
+        return self.trial.minibatches
+
     def resolve(self, target: AbstractTarget, platform: str) -> "Polish":
         trial = replace(self.trial.resolve(target, platform), steps=None)
         before = replace(self.before.resolve(target, platform), steps=None)
@@ -187,7 +191,12 @@ class Choose(AbstractMethod):
 
         def one_set(both):
             sampler, key = both
-            x = jax.vmap(from_target)(sampler.block(key, self.batch_size))
+            draw_key, noise_key = jax.random.split(key)
+            x = jax.vmap(from_target)(sampler.block(draw_key, self.batch_size))
+            if isinstance(target, NoiseConditionalTarget):
+                # Its score is that of noisy points.
+                noise = jax.random.normal(noise_key, x.shape, x.dtype)
+                x = x + target.sigma_range[0] * noise
             return u_statistic(x, jax.vmap(view.score)(x)), x
 
         def all_sets(both):

@@ -5,7 +5,8 @@ from typing import Any
 from pushforward.experiments import covertype_settings as settings
 from pushforward.experiments.covertype_reference import MAX_RHAT, MIN_ESS
 from pushforward.experiments.results import Results
-from pushforward.report.tables import not_run, number, plus_minus, table
+from pushforward.report.covertype_details import missing, setup
+from pushforward.report.tables import broken_down, number, plus_minus, table, where
 
 LABELS = settings.LABELS
 Record = dict[str, Any]
@@ -19,13 +20,14 @@ def page(results: Results) -> str:
         _head(results),
         _predictions(results),
         _posterior(results),
+        broken_down(results, _label),
         _against_the_paper(results),
         _costs(results),
         _race(results),
         _figure(results),
-        _missing(results),
-        _settings(results),
-        _where(results),
+        missing(results),
+        setup(results),
+        where(results),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -41,12 +43,15 @@ def _rows(results: Results) -> list[tuple[str, dict[str, Record]]]:
     found = []
     for name in sorted(results.cells, key=place):
         records = {r["metric"]: r for r in results.cells[name]["records"]}
-        method, setting = name.split("|")
-        label = LABELS[method]
-        if method not in ("nuts", "laplace"):
-            label += f", {setting}"
-        found.append((label, records))
+        found.append((_label(name), records))
     return found
+
+
+def _label(name: str) -> str:
+    """What people call a sampler."""
+    method, setting = name.split("|")
+    alone = method in ("nuts", "laplace")
+    return LABELS[method] if alone else f"{LABELS[method]}, {setting}"
 
 
 def _reference(results: Results) -> tuple[dict[str, Any], dict[str, Record]]:
@@ -136,6 +141,14 @@ Mean ± sd over repeats, on one split of the data.
 """
 
 
+def _size(record: Record) -> int:
+    """How many draws the errors are those of."""
+    if record["method"] == settings.REFERENCE.method:
+        # One half of the chains is held against the other.
+        return record["chains"] * record["draws"] // 2
+    return record["n"] or 0
+
+
 def _posterior(results: Results) -> str:
     rows = []
     for label, records in _rows(results):
@@ -155,7 +168,7 @@ def _posterior(results: Results) -> str:
                 _plain(records["mean_error"], 3),
                 f"{number(low, 2)} to {number(high, 2)}",
                 ratio,
-                f"{records['mean_error']['n'] or 0:,}",
+                f"{_size(records['mean_error']):,}",
             ]
         )
     header = [
@@ -172,7 +185,7 @@ sd, the smallest and the largest ratio of an sd to the posterior's, and sliced W
 whitened coordinates as a multiple of what so many reference draws score against the
 reference. SGLD and SVGD have 100 points and are compared with 100 reference draws; even
 exact ones would show errors of .2 or so in a mean. The first row is one half of the
-chains against the other.
+chains against the other; its draws are those of a half.
 
 {table(header, rows)}
 """
@@ -195,6 +208,8 @@ def _against_the_paper(results: Results) -> str:
             outside.append(f"- {label}: {_why(record, nuts)}")
     if not rows:
         return ""
+    # They are about what was seen at this scale.
+    notes = f"\n{settings.NOTES}\n" if results.scale == "full" else ""
     header = ["sampler", "here, %", "paper, %", "outside both ±"]
     listed = "\n".join(outside)
     return f"""## Beside the paper's Table 2
@@ -202,9 +217,7 @@ def _against_the_paper(results: Results) -> str:
 {table(header, rows)}
 
 {listed}
-
-{settings.NOTES}
-
+{notes}
 {_above(nuts)} KSD-NS is in its text but not in its table.
 """
 
@@ -257,6 +270,16 @@ def _paid(records: dict[str, Record]) -> str:
     return f"{paid['value']:,.0f}" if near else ""
 
 
+def _seconds(cost: Record) -> str:
+    """What a row took: with the warm-up, whose rows are counted too."""
+    if cost.get("seconds") is None:
+        return ""
+    together, warmup = cost.get("together", 1), cost.get("warmup_seconds")
+    if warmup is not None:
+        return f"{cost['seconds'] + warmup:.1f}, {warmup:.1f} of them warm-up"
+    return f"{cost['seconds']:.1f}" + (f" for {together}" if together > 1 else "")
+
+
 def _costs(results: Results) -> str:
     rows = []
     for label, records in _rows(results):
@@ -264,12 +287,10 @@ def _costs(results: Results) -> str:
         if cost is None:
             continue
         micro, paid = records.get("draw_microseconds"), _paid(records)
-        together = cost.get("together", 1)
-        seconds = f"{cost['seconds']:.1f}" if cost.get("seconds") is not None else ""
         rows.append(
             [
                 label,
-                seconds + (f" for {together}" if together > 1 else ""),
+                _seconds(cost),
                 f"{cost['value']:.2g}" if cost["value"] is not None else "",
                 f"{micro['value']:.3g}" if micro else "",
                 paid,
@@ -289,12 +310,15 @@ def _costs(results: Results) -> str:
     return f"""## What it costs
 
 Seconds are without compilation; repeats train in one program, and theirs are those of
-all of them together. "Rows looked at" counts, for one sampler, every time that one row
-of the data is evaluated. The break-even is the number of draws after which training
-(its share, where several trained together) has paid for itself against NUTS at its
-price of one effective draw; 0 where training took less than NUTS' warm-up. It is left
-out where sliced W2 is more than {NEAR} times the reference's: what does not sample the
-posterior pays for nothing. SGLD and SVGD make 100 points; more cost as much again.
+all of them together. NUTS' include its warm-up and the Laplace fit that it starts from.
+"Rows looked at" counts, for one sampler, every time that one row of the data is
+evaluated. A step of DFT-NS looks at two independent minibatches a point.
+
+The break-even is the number of draws after which training (its share, where several
+trained together) has paid for itself against NUTS at its price of one effective draw; 0
+where training took less than NUTS' warm-up. It is left out where sliced W2 is more than
+{NEAR} times the reference's: what does not sample the posterior pays for nothing. SGLD
+and SVGD make 100 points; more cost as much again.
 
 {table(header, rows)}
 """
@@ -335,52 +359,9 @@ def _figure(results: Results) -> str:
 ![Accuracy and posterior error over training]({FIGURE_4})
 
 Test accuracy of 100 draws over training (left) and the largest error of a posterior
-mean (right), mean over repeats with a band of one sd. The dashed line is the exact
-posterior. Accuracy settles while the error says how far the draws are from the
+mean (right), mean over repeats with a band of one sd. Dashed, on the left: the accuracy
+of the exact posterior. On the right: the error of {settings.IN_PASSING:,} draws of the
+reference itself, a little smaller than that of fresh ones, because its mean is made of
+them too. Accuracy settles while the error says how far the draws are from the
 posterior.
 """
-
-
-def _missing(results: Results) -> str:
-    """The cells of this scale that have not been run."""
-    groups = settings.groups(settings.scale(results.scale))
-    return not_run([g.label for g in groups if g.name not in results.cells])
-
-
-def _settings(results: Results) -> str:
-    return f"""## Settings
-
-- Class 2 against the rest, features scaled to [0, 1], a column of ones, a seeded split
-  of 80 to 20; w given alpha ~ N(0, 1/alpha), alpha ~ Gamma(1, rate .01), parameters (w,
-  log alpha) with the Jacobian, 56 in all.
-- "ours": whitened by a Newton run on all data, minibatches of 500 with a control
-  variate at the mode. Rows whose score moves most within a posterior sd are picked
-  more often, with weights that leave the score unbiased: one soil has two rows, and a
-  minibatch of rows picked alike knows nothing of it or exaggerates it a thousandfold.
-  "alone" is the same for a single sampler, whose seconds are its own.
-- DFT-NS and DFT-NS*, ours: sigma .1 in whitened coordinates, 8 score steps of 2e-3 for
-  each of the sampler's. With one score step DFT-NS ran away within 1,000 steps.
-- "paper": four layers of 1024 (three hidden), GELU, latent 128 (its text says 550 in
-  another place), Adam at 2e-4, batch 100, minibatch 500, two score steps, 10,000
-  iterations, no whitening and no control variate. Its standard score matching is
-  replaced by the sliced estimate, which has the same expectation at a 56th of the cost.
-  Its sigma, which it does not say, is {settings.PAPER_SIGMA} here (the narrowest
-  posterior sd is .016), and 0 for KL-NS; the critic's two steps are our guess too. The
-  paper repeats everything 30 times; the column of repeats says how often it was here.
-- SGLD: step .1/(t + 1)^.55 on the log density summed over a minibatch (summed over all
-  rows it would start with steps of 10^4), three epochs in minibatches of 100, its last
-  100 points. On the mean over rows three epochs lead to some 66 %.
-  SVGD: 100 particles, step .05, median bandwidth, the same data. Both start at draws of
-  the prior. DSVI is a full Gaussian in whitened coordinates; the paper's learning rate
-  of 1e-7 belongs to coordinates it does not give.
-- Fisher-NS is Hu et al.'s critic.
-"""
-
-
-def _where(results: Results) -> str:
-    lines = {
-        (r["device"], ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
-        for r in results.records()
-    }
-    listed = "\n".join(f"- {device}; {versions}" for device, versions in sorted(lines))
-    return f"## Where it was run\n\n{listed}\n"

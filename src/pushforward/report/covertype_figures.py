@@ -1,17 +1,15 @@
 """Figure 4, drawn from the result file of the second experiment."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from pushforward import _files
 from pushforward.experiments.covertype_reference import FILE, Reference
 from pushforward.experiments.covertype_settings import IN_PASSING, LABELS, REFERENCE
 from pushforward.experiments.results import Results
 from pushforward.report.covertype import FIGURE_4
-from pushforward.report.plots import OURS
+from pushforward.report.plots import OURS, draw_figures
 from pushforward.report.plots import REFERENCE as EXACT
 
 COLOURS = {"dft": OURS, "kl": "#3f8f4f", "dft_l2": "#a05fb0"}
@@ -20,14 +18,7 @@ STYLES = {"ours": "-", "paper": ":"}
 
 def figures(results: Results, folder: Path) -> list[Path]:
     """Draws the figure into `folder`, if there are curves."""
-    figure = training(results)
-    if figure is None:
-        return []
-    picture = io.BytesIO()
-    # No date or version inside: the same results give the same file.
-    figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
-    _files.write_bytes(folder / FIGURE_4, picture.getvalue())
-    return [folder / FIGURE_4]
+    return draw_figures(results, folder, {FIGURE_4: training})
 
 
 def training(results: Results) -> Figure | None:
@@ -77,7 +68,11 @@ def training(results: Results) -> Figure | None:
 
 
 def _floor(results: Results) -> float | None:
-    """What reference draws score, as many as are looked at during training."""
+    """What reference draws score, as many as are looked at during training.
+
+    They are among those that made the reference's mean, and so a little nearer to it
+    than fresh ones; by how much depends on how the chains mixed.
+    """
     path = results.path.parent / FILE
     cell = results.cells.get(REFERENCE.name)
     if cell is None or not path.exists():

@@ -5,7 +5,7 @@ from typing import Any
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.mnist_settings import LABELS, PAPER_SAMPLER_SIGMA_MIN
 from pushforward.experiments.results import Results
-from pushforward.report.tables import number, table
+from pushforward.report.tables import broken_down, not_run, number, table, where
 
 FIGURE_3, FIGURE_5 = "mnist_digits.png", "mnist_training.png"
 FIGURE_NEAREST, FIGURE_ENERGIES = "mnist_nearest.png", "mnist_energies.png"
@@ -22,10 +22,12 @@ def page(results: Results) -> str:
         _summary(results),
         _table_3(results),
         _hidden(results),
+        broken_down(results, label),
         _figures(results),
         _costs(results),
-        _settings(),
-        _where(results),
+        _missing(results),
+        _settings(results),
+        where(results),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -297,8 +299,23 @@ Seconds include compilation.
 """
 
 
-def _settings() -> str:
+def _missing(results: Results) -> str:
+    """The stages of this scale that have not been run."""
+    groups = settings.groups(settings.scale(results.scale))
+    return not_run([g.label for g in groups if g.name not in results.cells])
+
+
+def _settings(results: Results) -> str:
+    """The settings of the scale that was run."""
     low, high = settings.SIGMA_MIN, settings.SIGMA_MAX
+    generators = settings.scale(results.scale).generators
+    batch = getattr(generators[0].what, "batch_size", None)
+    widths = {g.method: getattr(g.what, "width", None) for g in generators}
+    small = widths.pop(settings.SMALL, None)
+    usual = next(iter(widths.values()), None)
+    sizes = f"{usual or small} channels at the widest"
+    if usual and small:
+        sizes += f" ({small} in the small generator)"
     return f"""## Settings
 
 - Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
@@ -308,21 +325,13 @@ def _settings() -> str:
 - Annealed Langevin: one step at each of a geometric row of levels from {high} to {low},
   of {settings.STEP_RATIO} sigma^2, from N(1/2, {high}^2), and one closing step that
   denoises: as many levels as steps. The paper does not say its schedule.
-- Generators: four transposed convolutions with batch normalisation, 128 latent numbers;
-  a score network, a U-Net that knows sigma, trained once a step. "ours": both at 2e-4
-  with a warm-up and a cosine, averaged weights. "paper": both at 1e-4, constant, the
-  last weights, the sampler's noise levels from {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its
-  levels 7 to 50, read as fifty in geometric order). Both: batch 128, momentum 0, one
-  seed.
-- The small generator has 256 instead of 1024 channels at its widest; its weights are
-  stored in bfloat16, and its figures are those of the stored weights.
+- Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
+  {sizes}; a score network, a U-Net that knows sigma, trained once a step. "ours": both
+  at 2e-4 with a warm-up and a cosine, averaged weights. "paper": both at 1e-4,
+  constant, the last weights, the sampler's noise levels from
+  {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its levels 7 to 50, read as fifty in geometric
+  order). Both: batch {batch}, momentum 0, one seed.
+- A noise level's gradient counts by sigma^3 in DFT, by sigma in KL.
+- The small generator's weights are stored in bfloat16, and its figures are those of the
+  stored weights.
 """
-
-
-def _where(results: Results) -> str:
-    lines = {
-        (r["device"], ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
-        for r in results.records()
-    }
-    listed = "\n".join(f"- {device}; {versions}" for device, versions in sorted(lines))
-    return f"## Where it was run\n\n{listed}\n"

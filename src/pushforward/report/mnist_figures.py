@@ -1,14 +1,11 @@
 """The figures of the third experiment, drawn from its result file."""
 
-import io
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pushforward import _files
 from pushforward.experiments.mnist_data import SIDE
 from pushforward.experiments.pictures import unpack
 from pushforward.experiments.results import Results
@@ -22,7 +19,7 @@ from pushforward.report.mnist import (
     one_step,
     samplers,
 )
-from pushforward.report.plots import OURS
+from pushforward.report.plots import OURS, draw_figures
 from pushforward.report.plots import REFERENCE as EXACT
 
 COLOURS = {"dft_l2": OURS, "dft": "#a05fb0", "kl": "#3f8f4f", "small": "#7f9fc8"}
@@ -32,23 +29,13 @@ _GREY = "#555555"
 
 def figures(results: Results, folder: Path) -> list[Path]:
     """Draws the figures for which there is something to show into `folder`."""
-    drawn: tuple[tuple[str, Callable[[Results], Figure | None]], ...] = (
-        (FIGURE_3, images),
-        (FIGURE_5, training),
-        (FIGURE_NEAREST, neighbours),
-        (FIGURE_ENERGIES, energies),
-    )
-    made = []
-    for name, draw in drawn:
-        figure = draw(results)
-        if figure is None:
-            continue
-        picture = io.BytesIO()
-        # No date or version inside: the same results give the same file.
-        figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
-        _files.write_bytes(folder / name, picture.getvalue())
-        made.append(folder / name)
-    return made
+    makers = {
+        FIGURE_3: images,
+        FIGURE_5: training,
+        FIGURE_NEAREST: neighbours,
+        FIGURE_ENERGIES: energies,
+    }
+    return draw_figures(results, folder, makers)
 
 
 def _show(panel: Axes, page: np.ndarray, title: str) -> None:

@@ -1,6 +1,7 @@
 """Pictures of draws beside exact or reference draws."""
 
 import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from pushforward import _files
 from pushforward._draws import column_names
+from pushforward.experiments.results import Results
 from pushforward.targets.base import AbstractTarget
 
 # Dots in a panel: more only make it black. Marginals in a figure: more cannot be read.
@@ -61,6 +63,25 @@ def draws_figure(
         figure.savefig(picture, format=path.suffix.removeprefix(".") or "png", dpi=150)
     _files.write_bytes(path, picture.getvalue())
     return path
+
+
+def draw_figures(
+    results: Results,
+    folder: Path,
+    makers: Mapping[str, Callable[[Results], Figure | None]],
+) -> list[Path]:
+    """Draws the figures, by name of file, for which the results have something."""
+    drawn = []
+    for name, make in makers.items():
+        figure = make(results)
+        if figure is None:
+            continue
+        picture = io.BytesIO()
+        # No date or version inside: the same results give the same file.
+        figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
+        _files.write_bytes(folder / name, picture.getvalue())
+        drawn.append(folder / name)
+    return drawn
 
 
 def _plane(target: AbstractTarget, draws: Any, reference: Any, label: str) -> Figure:

@@ -2,13 +2,21 @@
 
 from pushforward.experiments import toy2d_settings as settings
 from pushforward.experiments.results import Results
-from pushforward.report.tables import not_run, number, plus_minus, table
+from pushforward.report.tables import (
+    broken_down,
+    not_run,
+    number,
+    plus_minus,
+    table,
+    where,
+)
 from pushforward.report.toy2d_judged import (
     LABELS,
     TARGETS,
     Record,
     costs,
     exact_cell,
+    label,
     last_iterates,
     rows_of,
     sweep,
@@ -26,10 +34,11 @@ def page(results: Results) -> str:
         _classic_notes(results),
         last_iterates(results),
         sweep(results),
+        broken_down(results, label),
         costs(results),
         _figures(results),
         _missing(results),
-        _where(results),
+        where(results),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -84,9 +93,10 @@ def _paper_table(results: Results) -> str:
         for name, cells, cell in rows_of(results, "ksd_protocol", cell)
         if name[0].endswith(("steps", "ours", "paper"))
     ]
+    times = settings.scale(results.scale).repeats
     return f"""## By the paper's protocol
 
-KSD of 500 draws, 20 times: mean ± sd, the paper's mean in brackets. For neural
+KSD of 500 draws, {times} times: mean ± sd, the paper's mean in brackets. For neural
 samplers this is **the lowest mean over all evaluations during training**, as the paper
 takes it, and so flatters; the last iterate stands further down. **+**: worse than the
 paper's by more than two of its ±. ↓: still falling when training ended.
@@ -94,6 +104,8 @@ paper's by more than two of its ±. ↓: still falling when training ended.
 "paper": networks of four layers of 400 (three hidden), ELU, Adam at 2e-5 without decay,
 batch 5000, no whitening; sigma, which the paper does not give, is .1. "ours": one
 choice for all six targets, in whitened coordinates (`experiments/toy2d_settings.py`).
+Two methods are called Fisher-NS: one learns the sampler's score, and the paper's
+figures stand beside it; the other, of Hu et al., has a critic.
 
 {table(["sampler", *TARGETS], rows)}
 """
@@ -145,9 +157,10 @@ def _classic_notes(results: Results) -> str:
         for name, cells, _ in rows_of(results, "ksd_protocol", str)
         if (c := cells.get(settings.REPLAY)) and "paper" in c
     ]
+    times = settings.scale(results.scale).repeats
     return f"""### Do the classic rows replay?
 
-500 particles from N(0, I), step .01, 20 repeats. HMC makes {settings.LEAPFROGS}
+500 particles from N(0, I), step .01, {times} repeats. HMC makes {settings.LEAPFROGS}
 leapfrog steps, the number that fits the paper's rows best (it does not say its own), so
 its agreement is a fit and no confirmation. Within the larger of 25 % and twice the
 paper's ±, the funnel column of LD and SVGD with the score of the paper's code:
@@ -239,12 +252,3 @@ def _missing(results: Results) -> str:
     groups = settings.groups(settings.scale(results.scale))
     left = [g for g in groups if not set(g.cells) <= set(results.cells)]
     return not_run([group.label for group in left])
-
-
-def _where(results: Results) -> str:
-    lines = {
-        (r["device"], ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
-        for r in results.records()
-    }
-    listed = "\n".join(f"- {device}; {versions}" for device, versions in sorted(lines))
-    return f"## Where it was run\n\n{listed}\n"

@@ -1,6 +1,5 @@
 """The figures of the first experiment, drawn from its result file."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import pushforward as pf
-from pushforward import _files
 from pushforward.experiments.results import Results
 from pushforward.experiments.toy2d_settings import LABELS, PICTURED
-from pushforward.report.plots import CONTOUR, OURS, REFERENCE, density_contours
+from pushforward.report.plots import (
+    CONTOUR,
+    OURS,
+    REFERENCE,
+    density_contours,
+    draw_figures,
+)
 from pushforward.report.toy2d import FIGURE_1, FIGURE_2
 from pushforward.targets.base import AbstractTarget
 
@@ -30,16 +34,7 @@ PANELS = (
 
 def figures(results: Results, folder: Path) -> list[Path]:
     """Draws both figures into `folder`, as far as the results go."""
-    drawn = []
-    for name, make in ((FIGURE_1, clouds), (FIGURE_2, gradients)):
-        figure = make(results)
-        if figure is not None:
-            picture = io.BytesIO()
-            # No date or version inside: the same results give the same file.
-            figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
-            _files.write_bytes(folder / name, picture.getvalue())
-            drawn.append(folder / name)
-    return drawn
+    return draw_figures(results, folder, {FIGURE_1: clouds, FIGURE_2: gradients})
 
 
 def clouds(results: Results) -> Figure | None:

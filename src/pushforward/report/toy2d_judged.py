@@ -12,6 +12,12 @@ Record = dict[str, Any]
 Cell = Callable[[Record], str]
 
 
+def label(name: str) -> str:
+    """What people call a `method|setting`."""
+    method, setting = name.split("|")
+    return f"{LABELS[method]}, {setting}"
+
+
 def exact_cell(record: Record | None) -> str:
     """What exact draws score beside a record."""
     if record is None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from pushforward.errors import FileError, TrainingError, UsageError
@@ -91,6 +90,7 @@ def fit(
         A `Fit`, with the sampler, a status in words, the history and the config.
     """
     method = _method(method, steps, batch_size)
+    watching = _watching(watch, watch_every)
     directory = None if out is None else RunDirectory(out)
     if resume and directory is None:
         raise UsageError(
@@ -122,7 +122,7 @@ def fit(
             directory,
             shown,
             checkpoint_seconds=checkpoint_seconds,
-            **_watching(watch, watch_every),
+            **watching,
         )
     finally:
         shown.close()
@@ -198,11 +198,10 @@ def fit_many(
 def _watching(watch: Watch | None, every: int) -> dict[str, Any]:
     if watch is None:
         return {}
-    if not isinstance(every, int | np.integer) or every < 1:
-        raise UsageError(
-            f"watch_every must be a whole number of at least 1, not {every!r}."
-        )
-    return {"watch": watch, "watch_every": int(every)}
+    return {
+        "watch": watch,
+        "watch_every": configs.whole_number("watch_every", every),
+    }
 
 
 # Folded into the user's key for the examination, which must not share training's noise.
@@ -217,13 +216,8 @@ def _method(method, steps, batch_size) -> AbstractMethod:
             f"is a {type(method).__name__}."
         )
     for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if value is None:
-            continue
-        if not isinstance(value, int | np.integer) or value < 1:
-            raise UsageError(
-                f"{name} must be a whole number of at least 1, not {value!r}."
-            )
-        method = replace(method, **{name: int(value)})
+        if value is not None:
+            method = replace(method, **{name: configs.whole_number(name, value)})
     return method
 
 

@@ -17,6 +17,13 @@ from pushforward.sampler import FORMAT
 from pushforward.targets.base import AbstractTarget
 
 
+def whole_number(name: str, value: Any) -> int:
+    """The value of an argument that must be a whole number of at least 1."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    return int(value)
+
+
 def method_fields(method: AbstractMethod) -> dict[str, Any]:
     """A method's name and numbers."""
     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
@@ -36,7 +43,7 @@ def describe(
         "format": FORMAT,
         "version": __version__,
         "method": method_fields(method),
-        "key": _key_numbers(key),
+        "key": key_numbers(key),
         "target": {
             "kind": type(target).__name__,
             "dim": target.dim,
@@ -50,7 +57,8 @@ def describe(
     }
 
 
-def _key_numbers(key: PRNGKeyArray) -> list[int]:
+def key_numbers(key: PRNGKeyArray) -> list[int]:
+    """A key as it stands in a config."""
     return np.asarray(jax.random.key_data(key)).ravel().tolist()
 
 
@@ -85,7 +93,7 @@ def reconcile(
             f"This run has {old['steps']} steps and cannot be cut to {steps}; only a "
             "larger number of steps may differ."
         )
-    if _key_numbers(key) != stored["key"]:
+    if key_numbers(key) != stored["key"]:
         raise FileError(
             "This run was started with another key; pass the same key (or --seed), or "
             "choose another directory."

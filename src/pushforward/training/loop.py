@@ -24,9 +24,10 @@ class Progress(eqx.Module):
 
     state: Any
     step: Int[Array, ""]
-    # Sums of `info` since the last report (`advance` clears them), over `count` steps.
+    # Sums of `info` since the last report (`advance` clears them), over the `count`
+    # steps that were not skipped.
     sums: dict[str, Float[Array, "..."]]
-    count: Int[Array, ""]
+    count: Int[Array, "..."]
     # Steps skipped because they were not finite: in all, and in a row.
     skipped: Int[Array, "..."]
     streak: Int[Array, "..."]
@@ -71,7 +72,7 @@ def begin(
         state, sums = start(key, previous, None)
     zero = jnp.zeros((), jnp.int32)
     zeros = jnp.zeros(key.shape, jnp.int32)
-    return Progress(state, zero, sums, zero, zeros, zeros)
+    return Progress(state, zero, sums, zeros, zeros, zeros)
 
 
 @eqx.filter_jit
@@ -90,7 +91,7 @@ def advance(
     a seed with `patience` such steps in a row is frozen.
     """
 
-    def guarded(key, own, state, sums, skipped, streak, i):
+    def guarded(key, own, state, sums, count, skipped, streak, i):
         step_key = jax.random.fold_in(key, i)
         new, info = method.step(step_key, _lane(target, own), state)
         fine = all_finite(new)
@@ -100,21 +101,22 @@ def advance(
             name: total + jnp.where(keep, info[name].astype(total.dtype), 0.0)
             for name, total in sums.items()
         }
+        count = count + keep.astype(jnp.int32)
         bad = (~fine).astype(jnp.int32)
         frozen = streak >= patience
         skipped = jnp.where(frozen, skipped, skipped + bad)
         streak = jnp.where(frozen, streak, (streak + 1) * bad)
-        return state, sums, skipped, streak
+        return state, sums, count, skipped, streak
 
     step = guarded
     if key.shape:
-        step = jax.vmap(guarded, in_axes=(0, 0, 0, 0, 0, 0, None))
+        step = jax.vmap(guarded, in_axes=(0, 0, 0, 0, 0, 0, 0, None))
 
     def body(p: Progress) -> Progress:
-        state, sums, skipped, streak = step(
-            key, _own(target), p.state, p.sums, p.skipped, p.streak, p.step
+        state, sums, count, skipped, streak = step(
+            key, _own(target), p.state, p.sums, p.count, p.skipped, p.streak, p.step
         )
-        return Progress(state, p.step + 1, sums, p.count + 1, skipped, streak)
+        return Progress(state, p.step + 1, sums, count, skipped, streak)
 
     # Cleared here and not on the host, where every operation is a call to the device.
     sums, count = jax.tree.map(
@@ -141,6 +143,12 @@ def _inexact(leaf: Array) -> bool:
 
 
 def means(progress: Progress) -> dict[str, Any]:
-    """The means of `info` since the last report, on the host."""
+    """The means of `info` since the last report, on the host.
+
+    NaN where every step was skipped.
+    """
     sums, count = jax.device_get((progress.sums, progress.count))
-    return {name: total / max(int(count), 1) for name, total in sums.items()}
+    return {
+        name: np.where(count, total / np.maximum(count, 1).astype(total.dtype), np.nan)
+        for name, total in sums.items()
+    }

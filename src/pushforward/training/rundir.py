@@ -5,6 +5,7 @@ truth: metric lines later than it are cut on resume.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,12 @@ class RunDirectory:
         return fill(skeleton, arrays, path)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Adds a line to metrics.jsonl."""
+        """Adds a line to metrics.jsonl; JSON has no NaN, so that is written null."""
         path = self.path / METRICS
+        row = {k: v if _is_json(v) else None for k, v in row.items()}
         try:
             with open(path, "a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
             raise _files.explain(path, error) from error
 
@@ -101,4 +103,11 @@ class RunDirectory:
         path = self.path / METRICS
         lines = path.read_text().splitlines()[:rows] if path.exists() else []
         _files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
-        return [json.loads(line) for line in lines]
+        kept = [json.loads(line) for line in lines]
+        return [
+            {k: math.nan if v is None else v for k, v in row.items()} for row in kept
+        ]
+
+
+def _is_json(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

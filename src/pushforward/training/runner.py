@@ -41,7 +41,8 @@ class Outcome:
 
     result: Any
     rows: list[dict[str, Any]]
-    status: str
+    # A sentence for each seed.
+    statuses: tuple[str, ...]
     finished: bool
     # How often the target was evaluated, the first look included (for each seed).
     evaluations: tuple[int, ...]
@@ -51,6 +52,11 @@ class Outcome:
     # For many seeds: how many steps in a row were not finite, for each.
     streaks: tuple[int, ...] = ()
 
+    @property
+    def status(self) -> str:
+        """The sentence of the only seed, or of the first."""
+        return self.statuses[0]
+
     def seed(self, i: int) -> "Outcome":
         """The outcome of one seed of many."""
         result = jax.tree.map(lambda a: a[i], self.result)
@@ -59,12 +65,16 @@ class Outcome:
             for row in self.rows
         ]
         own = dataclasses.replace(
-            self, result=result, rows=rows, evaluations=self.evaluations[i : i + 1]
+            self,
+            result=result,
+            rows=rows,
+            statuses=self.statuses[i : i + 1],
+            evaluations=self.evaluations[i : i + 1],
         )
         if self.streaks[i] < PATIENCE:
             return own
         status = "Training went non-finite; this seed was frozen where it stood."
-        return dataclasses.replace(own, status=status, finished=False)
+        return dataclasses.replace(own, statuses=(status,), finished=False)
 
 
 def run(
@@ -253,7 +263,7 @@ class _Run:
             "seconds": round(self.seconds, 3),
         }
         self._keep(row)
-        self.shown.update(step, {k: np.mean(v) for k, v in numbers.items()})
+        self.shown.update(step, {k: _mean(v) for k, v in numbers.items()})
 
     def _keep(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
@@ -266,9 +276,14 @@ class _Run:
             return jax.vmap(lambda s: build(self.target, s))(progress.state)
         return build(self.target, progress.state)
 
+    def _price(self, stage: AbstractTask) -> int:
+        """How often one step evaluates the target."""
+        stochastic = getattr(self.target, "is_stochastic", False)
+        return stage.evaluations * (stage.minibatches if stochastic else 1)
+
     def _evaluations(self, stage: int, progress: Progress) -> tuple[int, ...]:
-        counts = [int(s.steps or 0) * s.evaluations for s in self.stages[:stage]]
-        steps = sum(counts) + int(progress.step) * self.stages[stage].evaluations
+        counts = [int(s.steps or 0) * self._price(s) for s in self.stages[:stage]]
+        steps = sum(counts) + int(progress.step) * self._price(self.stages[stage])
         look = getattr(progress.state, "look", None)
         looks = 0 if look is None else np.asarray(look.evaluations)
         return tuple(int(seen) + steps for seen in np.atleast_1d(looks))
@@ -284,17 +299,19 @@ class _Run:
             "evaluations": self._evaluations(stage, progress),
             "seconds": self.seconds,
         }
-        skipped = int(np.max(np.asarray(progress.skipped)))
+        seeds = len(streaks)
         if stuck:
             failure = self._explain(result, made)
-            return Outcome(status=failure, finished=False, failure=failure, **common)
+            common |= {"statuses": (failure,) * seeds, "failure": failure}
+            return Outcome(finished=False, **common)
         if made < self.total:
             status = f"Stopped by Ctrl-C after {made} of {self.total} steps."
-            return Outcome(status=status, finished=False, interrupted=True, **common)
+            common |= {"statuses": (status,) * seeds, "interrupted": True}
+            return Outcome(finished=False, **common)
         status = f"Finished {self.total} steps in {self.seconds:.0f} s."
-        if skipped:
-            status += f" {skipped} steps were not finite and were skipped."
-        return Outcome(status=status, finished=True, **common)
+        skipped = np.atleast_1d(np.asarray(progress.skipped)).tolist()
+        statuses = tuple(status + _skipping(count) for count in skipped)
+        return Outcome(statuses=statuses, finished=True, **common)
 
     def _explain(self, result: Any, made: int) -> str:
         where = "no coordinate alone could be blamed"
@@ -312,6 +329,20 @@ class _Run:
             f"Training stopped after {made} steps: the last {PATIENCE} were not finite "
             f"({where}); look at the density there, or lower the learning rate."
         )
+
+
+def _skipping(count: int) -> str:
+    if count == 0:
+        return ""
+    if count == 1:
+        return " 1 step was not finite and was skipped."
+    return f" {count} steps were not finite and were skipped."
+
+
+def _mean(values: Any) -> float:
+    """The mean over the seeds that have a number."""
+    finite = np.asarray(values)[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")
 
 
 def _next_chunk(chunk: int, made: int, spent: float) -> int:
