@@ -130,6 +130,9 @@ def test_the_floor():
 
     moved = floor.judge(jax.random.key(2), shifted, sets=5)
     assert not any(score.at_floor for score in moved.values())
+    # One that has run away is not at the floor, and no warning (an error here) either.
+    away = floor.judge(jax.random.key(2), lambda key, n: jnp.full((n, 2), jnp.inf))
+    assert not any(score.at_floor for score in away.values())
     x = target.sample_flat(jax.random.key(9), 100)
     direct = ksd(x, jax.vmap(target.score)(x))
     only = floor.scores(jax.random.key(3), lambda key, n: x, 1)

@@ -182,8 +182,9 @@ def _digits() -> "Sampler":
     if not DIGITS_FILE.is_file():
         raise UsageError(
             f"This installation of pushforward has no sampler of digits ({DIGITS_FILE} "
-            "is not there): train one with pushforward reproduce mnist, and draw from "
-            "its file, mnist_digits.safetensors."
+            "is not there): train one with pushforward reproduce mnist --scale full "
+            "--methods classifier energy small, and draw from its file, "
+            "mnist_digits.safetensors."
         )
     return _load(DIGITS_FILE)
 

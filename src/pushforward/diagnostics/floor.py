@@ -120,9 +120,12 @@ class Floor:
             # The sampler's mean, were it exact, scatters about the mean estimated here.
             spread = sd * np.sqrt(1 / len(ours) + 1 / len(exact))
             quantile = scipy.stats.t.ppf(1 - 0.01 / comparisons, len(exact) - 1)
+            # A sampler that has run away has no spread.
+            with np.errstate(invalid="ignore"):
+                own_sd = float(ours.std(ddof=1))
             judged[name] = Score(
                 mean=float(ours.mean()),
-                sd=float(ours.std(ddof=1)),
+                sd=own_sd,
                 sets=sets,
                 exact=float(exact.mean()),
                 exact_sd=float(sd),

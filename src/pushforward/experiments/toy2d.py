@@ -310,9 +310,11 @@ def _cloud(target: str, draws: Any) -> dict[str, Any]:
 
 def _plain_score(found: np.ndarray, exact: np.ndarray) -> Score:
     """A score that is not judged: its bound is a number no mean is below."""
+    with np.errstate(invalid="ignore"):
+        spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
     return Score(
         mean=float(found.mean()),
-        sd=float(found.std(ddof=1)) if len(found) > 1 else 0.0,
+        sd=spread,
         sets=len(found),
         exact=float(exact.mean()),
         exact_sd=float(exact.std(ddof=1)),
