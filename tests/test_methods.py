@@ -202,7 +202,7 @@ def test_the_steingan_loss_moves_draws_along_the_direction():
     gradient = loss(network)
     z = jax.random.normal(jax.random.split(key)[0], (64, 2), jnp.float32)
     x = jax.vmap(network)(z).astype(jnp.result_type(float))
-    delta = stein_direction(x, -x, bandwidth(x))
+    delta = stein_direction(x, -x, bandwidth(x, "svgd"))
     np.testing.assert_allclose(gradient.mean, -delta.mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
@@ -363,6 +363,7 @@ def test_methods_without_noise_refuse_a_target_known_only_with_noise(name):
     [
         (lambda: methods.KSD(batch_size=1), "at least 2, not 1"),
         (lambda: methods.SteinGAN(batch_size=1), "at least 2, not 1"),
+        (lambda: methods.SteinGAN(heuristic="mean"), "one of median, svgd, not 'mean'"),
         (lambda: methods.KSD(beta=-1.5), "cannot detect convergence"),
         (lambda: methods.SteinCritic(penalty=0.0), "penalty must be positive"),
     ],

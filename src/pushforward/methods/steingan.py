@@ -1,23 +1,25 @@
 """Amortised Stein variational gradient descent (SteinGAN; Wang and Liu, 2016)."""
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from pushforward.diagnostics.ksd import squared_distances
-from pushforward.methods.base import AUTO, AutoInt
+from pushforward.errors import UsageError
+from pushforward.methods.base import AUTO, AutoInt, AutoStr, fill_in
 from pushforward.methods.common import Schedule, Shape
 from pushforward.methods.direct import (
     AbstractPairwise,
     points,
     scores_at,
 )
+from pushforward.targets.base import AbstractTarget
 
-Heuristic = Literal["median", "svgd"]
+HEURISTICS = ("median", "svgd")
 
+# Up to here the narrow kernel is the default.
+NARROW_DIM = 3
 # The median of the distances is taken among this many draws: 8128 pairs tell it to a
 # few per cent, and sorting all pairs of a large batch would cost more than the rest.
 _MEDIAN_DRAWS = 128
@@ -32,14 +34,15 @@ class SteinGAN(AbstractPairwise):
                   / sum_j k(x_j, x_i),
 
     and the loss `-mean_i stop_gradient(delta_i) . x_i`, which is linear in `s_q`: one
-    minibatch for each point suffices. The term `j = i` pulls draws without neighbours
-    back, and shrinks the optimum by the order of one over the number of neighbours:
-    hence the wide kernel by default (`bandwidth`).
+    minibatch for each point suffices. A narrow kernel tells fine shapes; but the term
+    `j = i` pulls draws without neighbours back, and shrinks the optimum by the order of
+    one over their number. Hence by default a narrow one up to three dimensions, where
+    draws have many neighbours, and a wide one above (`bandwidth`).
     """
 
     steps: AutoInt = AUTO
     batch_size: AutoInt = AUTO
-    heuristic: Heuristic = "median"
+    heuristic: AutoStr = AUTO
     width: AutoInt = AUTO
     depth: int = 3
     shape: Shape = "residual"
@@ -52,6 +55,18 @@ class SteinGAN(AbstractPairwise):
     whiten: bool = True
     particles: int = 2048
 
+    def __check_init__(self):
+        if self.heuristic not in (None, *HEURISTICS):
+            raise UsageError(
+                f"heuristic must be one of {', '.join(HEURISTICS)}, not "
+                f"{self.heuristic!r}."
+            )
+
+    def resolve(self, target: AbstractTarget, platform: str) -> "SteinGAN":
+        narrow = target.dim <= NARROW_DIM
+        resolved = super().resolve(target, platform)
+        return fill_in(resolved, {"heuristic": "svgd" if narrow else "median"})
+
     def loss(self, network, view, key):
         z_key, minibatch_key = jax.random.split(key)
         x = points(network, z_key, self.batch_size)
@@ -61,9 +76,7 @@ class SteinGAN(AbstractPairwise):
         return -jnp.mean(jnp.sum(delta * x, axis=1))
 
 
-def bandwidth(
-    x: Float[Array, "n d"], heuristic: Heuristic = "median"
-) -> Float[Array, ""]:
+def bandwidth(x: Float[Array, "n d"], heuristic: str = "median") -> Float[Array, ""]:
     """`h` of the kernel `exp(-|x - y|^2 / h)`, from distances between the points.
 
     "median" is `h = median^2`; "svgd" is `h = median^2 / log n` (Liu and Wang, 2016).
