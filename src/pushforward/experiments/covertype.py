@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 import pushforward as pf
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError
 from pushforward.experiments import covertype_reference, data
 from pushforward.experiments import covertype_settings as settings
+from pushforward.experiments.choices import choose_methods
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.covertype_posterior import posterior
 from pushforward.experiments.covertype_reference import Reference
@@ -61,13 +62,7 @@ def reproduce(
     """
     chosen = settings.scale(scale)
     groups = settings.groups(chosen)
-    known = sorted({group.method for group in groups})
-    only = set(only)
-    if not only <= set(known):
-        raise UsageError(
-            f"There is no method {sorted(only - set(known))[0]!r} at this scale; there "
-            f"are {', '.join(known)}."
-        )
+    only = choose_methods(only, (group.method for group in groups))
     rows = data.covertype(
         rows=chosen.rows, seed=seed, miniature_rows=chosen.miniature_rows
     )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from pushforward import methods
-from pushforward.errors import UsageError
+from pushforward.experiments.choices import choose_scale, fitting
 from pushforward.methods.base import AbstractMethod, replace
 
 # Table 2 of Luo & Deng (2025): test accuracy in per cent, mean and ±.
@@ -238,20 +238,12 @@ SCALES = {
 
 def scale(name: str) -> Scale:
     """The scale of this name."""
-    if name not in SCALES:
-        raise UsageError(f"There is no scale {name!r}; there are {', '.join(SCALES)}.")
-    return SCALES[name]
+    return choose_scale(SCALES, name)
 
 
 def paper_fields(scale: Scale) -> dict[str, Any]:
     """The paper's networks and optimiser, in this scale's sizes."""
     return {**_PAPER_FIELDS, **(scale.paper or {})}
-
-
-def _fitting(method: AbstractMethod, fields: dict | None) -> AbstractMethod:
-    """The method with those of the fields that it has."""
-    own = {k: v for k, v in (fields or {}).items() if hasattr(method, k)}
-    return replace(method, **own)
 
 
 REFERENCE = Group("nuts", "reference", None)
@@ -260,7 +252,7 @@ REFERENCE = Group("nuts", "reference", None)
 def groups(scale: Scale) -> list[Group]:
     """Everything that is run at this scale; the reference, which all need, is first."""
     found = [REFERENCE, Group("laplace", "ours", None, scale.own_repeats)]
-    mine = {name: _fitting(method, scale.ours) for name, method in ours().items()}
+    mine = {name: fitting(method, scale.ours) for name, method in ours().items()}
     # Alone, so that its seconds are those of one sampler.
     found.append(Group("recipe", "alone", mine["recipe"]))
     for kind in ("sgld", "svgd"):
@@ -269,6 +261,6 @@ def groups(scale: Scale) -> list[Group]:
     for name, method in mine.items():
         found.append(Group(name, "ours", method, scale.own_repeats))
     for name, method in as_in_the_paper().items():
-        method = _fitting(method, scale.paper)
+        method = fitting(method, scale.paper)
         found.append(Group(name, "paper", method, scale.paper_repeats))
     return [g for g in found if scale.cells is None or g.name in scale.cells]

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 import pushforward as pf
-from pushforward.errors import UsageError
 from pushforward.experiments import mnist_settings as settings
+from pushforward.experiments.choices import choose_methods
 from pushforward.experiments.mnist_data import mnist
 from pushforward.experiments.mnist_desk import NAME, SHOWN, Desk
 from pushforward.experiments.mnist_eye import energies
@@ -60,14 +60,7 @@ def reproduce(
     """
     chosen = settings.scale(scale)
     groups = settings.groups(chosen)
-    known = dict.fromkeys(group.method for group in groups)
-    only = set(only)
-    strange = only - set(known) - {group.name for group in groups}
-    if strange:
-        raise UsageError(
-            f"There is no method {sorted(strange)[0]!r} at this scale; there are "
-            f"{', '.join(known)}."
-        )
+    only = choose_methods(only, (g.method for g in groups), (g.name for g in groups))
     results = prepare(out, NAME, scale, seed, merge, say)
     todo = [
         group

@@ -3,7 +3,7 @@
 import dataclasses
 
 from pushforward import methods
-from pushforward.errors import UsageError
+from pushforward.experiments.choices import choose_scale
 from pushforward.experiments.mnist_tasks import Classify, Energy
 from pushforward.methods.base import AbstractMethod, replace
 
@@ -204,6 +204,4 @@ SCALES = {
 
 def scale(name: str) -> Scale:
     """The scale of this name."""
-    if name not in SCALES:
-        raise UsageError(f"There is no scale {name!r}; there are {', '.join(SCALES)}.")
-    return SCALES[name]
+    return choose_scale(SCALES, name)

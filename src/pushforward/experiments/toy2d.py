@@ -17,8 +17,8 @@ from jaxtyping import PRNGKeyArray
 
 import pushforward as pf
 from pushforward.diagnostics import Floor, Score, ksd, mode_weights
-from pushforward.errors import UsageError
 from pushforward.experiments import toy2d_settings as settings
+from pushforward.experiments.choices import choose_methods
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.results import Results, about, key_for, prepare, rounded
 from pushforward.experiments.toy2d_runs import (
@@ -55,13 +55,7 @@ def reproduce(
     """
     chosen = settings.scale(scale)
     groups = settings.groups(chosen)
-    known = sorted({group.method for group in groups})
-    only = set(only)
-    if not only <= set(known):
-        raise UsageError(
-            f"There is no method {sorted(only - set(known))[0]!r} at this scale; there "
-            f"are {', '.join(known)}."
-        )
+    only = choose_methods(only, (group.method for group in groups))
     results = prepare(out, NAME, scale, seed, merge, say)
     bench = Bench(chosen, jax.random.key(seed), seed, results)
     todo = [g for g in groups if not only or g.method in only]

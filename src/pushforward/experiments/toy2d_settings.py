@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from pushforward import methods
-from pushforward.errors import UsageError
+from pushforward.experiments.choices import choose_scale, fitting
 from pushforward.methods.base import AbstractMethod, replace
 
 TARGETS = ("gaussian", "mog2", "rosenbrock", "donut", "funnel", "squiggle")
@@ -192,12 +192,6 @@ def as_in_the_paper() -> dict[str, AbstractMethod]:
     }
 
 
-def _fitting(method: AbstractMethod, fields: dict) -> AbstractMethod:
-    """The method with those of the fields that it has."""
-    own = {k: v for k, v in fields.items() if hasattr(method, k)}
-    return replace(method, **own)
-
-
 # HMC accepts by a density, which the replayed funnel's score does not have.
 _CLASSIC: tuple[tuple[Literal["ld", "hmc", "svgd"], tuple[str, ...]], ...] = (
     ("ld", (REPLAY,)),
@@ -244,9 +238,7 @@ SCALES = {
 
 def scale(name: str) -> Scale:
     """The scale of this name."""
-    if name not in SCALES:
-        raise UsageError(f"There is no scale {name!r}; there are {', '.join(SCALES)}.")
-    return SCALES[name]
+    return choose_scale(SCALES, name)
 
 
 def groups(scale: Scale) -> list[Group]:
@@ -256,7 +248,7 @@ def groups(scale: Scale) -> list[Group]:
         for kind, more in _CLASSIC
         for steps in scale.classic_steps
     ]
-    mine = {k: _fitting(m, scale.ours or {}) for k, m in ours().items()}
+    mine = {k: fitting(m, scale.ours or {}) for k, m in ours().items()}
     shown = scale.methods or tuple(mine)
     found += [Group(name, "ours", mine[name], scale.targets) for name in shown]
     for name in scale.curves:
@@ -267,6 +259,6 @@ def groups(scale: Scale) -> list[Group]:
         balanced = replace(mine["dft"], w1=w1)
         found.append(Group("dft", f"w1 = {w1}", balanced, ("donut", "squiggle")))
     for name, steps in (scale.paper_steps or {}).items():
-        method = _fitting(as_in_the_paper()[name], scale.paper_sizes or {})
+        method = fitting(as_in_the_paper()[name], scale.paper_sizes or {})
         found.append(Group(name, "paper", replace(method, steps=steps), scale.targets))
     return found

@@ -34,7 +34,8 @@ from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
 from pushforward.whitening import Look
 
-# Up to here a step with exact entropy costs less than one that learns a score.
+# Up to here exact entropy reaches at least as far as a learned score in about the same
+# time: measured in 56 dimensions, on a GPU.
 EXACT_ENTROPY_DIM = 64
 
 
