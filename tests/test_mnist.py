@@ -89,7 +89,7 @@ def test_every_stage_is_there_and_says_all_about_itself(smoke):
         assert set(FIELDS.split()) <= set(record)
         assert record["value"] is not None, record
     for name, cell in results.cells.items():
-        if name.split("|")[0] not in ("classifier", "energy"):
+        if name.split("|")[0] not in ("classifier", "energy", "schedule"):
             metrics = {r["metric"]: r for r in cell["records"]}
             assert {"digit_low", "digit_high", "seconds_batch", "gflop"} <= set(metrics)
             assert all("exact" in metrics[m] for m in ("fid", "sure", "nearest"))
@@ -100,7 +100,7 @@ def test_every_stage_is_there_and_says_all_about_itself(smoke):
 def test_finished_stages_are_not_run_again(smoke):
     first, second, third, fourth = smoke[1]
     assert "[2/2] energy model (ours)" in first and "Langevin" not in first
-    assert "[2/2] DFT, L2 alone, small generator (ours)" in second
+    assert "[3/3] DFT, L2 alone, small generator (ours)" in second
     assert "energy" not in second
     assert "[" not in third
     assert "[1/1] energy model (ours)" in fourth
@@ -145,6 +145,11 @@ def test_weights_that_are_missing_or_of_another_run(smoke, tmp_path):
         mnist.reproduce(out, "smoke", only=["langevin"])
     (out / "mnist_energy.safetensors").unlink()
     with pytest.raises(UsageError, match="The stage 'energy' comes first"):
+        mnist.reproduce(out, "smoke", only=[name])
+    del content["cells"]["schedule|ours"]
+    (out / "mnist.json").write_text(json.dumps(content))
+    shutil.copy(smoke[0] / "mnist_energy.safetensors", out)
+    with pytest.raises(UsageError, match="The stage 'schedule' comes first"):
         mnist.reproduce(out, "smoke", only=[name])
     # Finished cells need no weights.
     mnist.reproduce(out, "smoke", only=["small"])
@@ -220,7 +225,7 @@ def test_refusals(tmp_path, capsys):
     assert main([*words, str(tmp_path / "a"), "--methods", "nuts"]) == 2
     assert capsys.readouterr().err.strip() == (
         "pushforward: There is no method 'nuts' at this scale; there are classifier, "
-        "energy, langevin, small."
+        "energy, schedule, langevin, small."
     )
     assert not (tmp_path / "a").exists()
     assert main([*words, "/proc/nowhere"]) == 2
@@ -232,7 +237,7 @@ class TestSettings:
         names = {group.name for group in settings.groups(settings.scale("full"))}
         steps = (50, 100, 150, 200, 250, 2000)
         expected = {f"langevin|{n} steps" for n in steps}
-        expected |= {f"{m}|ours" for m in ("classifier", "energy", "small")}
+        expected |= {f"{m}|ours" for m in ("classifier", "energy", "schedule", "small")}
         expected |= {"dft_l2|ours", "dft_l2|paper", "dft|ours", "kl|ours"}
         assert names == expected
         assert settings.paper("langevin|250 steps") == (0.8455, 9.54)
@@ -255,6 +260,13 @@ class TestSettings:
         weights = sum(leaf.size for leaf in jax.tree.leaves(network))
         assert 0.8e6 < weights < 1.4e6
         assert 2 * weights < 2.9e6
+
+    @pytest.mark.parametrize("power", [-0.5, 0.0, 0.5, 1.0])
+    def test_the_levels_are_even_in_a_power(self, power):
+        levels = settings.Schedule(0.1, power).levels(7)
+        assert levels[[0, -1]] == pytest.approx([3.0, 0.3])
+        gaps = np.diff(levels**power if power else np.log(levels))
+        np.testing.assert_allclose(gaps, gaps[0])
 
     def test_unknown_scale(self, tmp_path):
         with pytest.raises(UsageError, match="no scale 'huge'"):
@@ -331,6 +343,10 @@ def invented(group, fid):
         cell["source"] = "real"
     elif group.method == "energy":
         values = {"loss": 0.0166, "gflop": 2.31}
+    elif group.method == "schedule":
+        values = {"fid_tuning": 29.25}
+        tried = [{"ratio": r, "power": 0.0, "fid": 29 + r} for r in (0.25, 0.5)]
+        cell |= {"tried": tried, "chosen": {"ratio": 0.25, "power": 0.0}}
     else:
         values = {
             "fid": fid, "digit_low": 0.91, "digit_high": 1.12, "sure": 0.97,
@@ -374,18 +390,19 @@ def test_the_page_has_every_row_and_says_whether_the_claim_holds(tmp_path):
     assert holds in lines["DFT, L2 alone, small generator"]
     assert "also against 250 steps, 29.50" in lines["DFT, L2 alone, small generator"]
     assert "612 times as fast as 200 steps" in lines["KL"]
-    for group in groups[2:]:
+    for group in groups[3:]:
         row = f"| {report.label(group.name)} |"
         assert row in table_3 and row in hidden
     assert "| annealed Langevin, 2000 steps | 2,000 | 0.34 | 464 |" in table_3
     assert "| 35.00 ± 0.25 | 12.07 |" in table_3
     assert "| .91 to 1.12 | .970 | 6.50 | -12.50 |" in hidden
+    assert "| 0.25 | 29.2 |" in page and "of 0.25 sigma², levels even in log" in page
     assert len(pictures) == 4
 
 
 def test_the_page_of_an_unfinished_experiment(tmp_path):
     results = Results("mnist", "full", tmp_path / "mnist.json", {})
-    for group in settings.groups(settings.scale("full"))[:3]:
+    for group in settings.groups(settings.scale("full"))[:4]:
         results.cells[group.name] = invented(group, 143.0)
         results.save()
         page = render(tmp_path, tmp_path)[0].read_text()

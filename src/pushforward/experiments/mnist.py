@@ -6,6 +6,8 @@ distilled from it. A stage hands on its final weights only, in files beside the 
 file: the next may be run by another call, on another day.
 """
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,7 +30,7 @@ from pushforward.experiments.mnist_runs import (
     score_gflop,
     timed,
 )
-from pushforward.experiments.mnist_settings import Group, Langevin
+from pushforward.experiments.mnist_settings import Group, Langevin, Tuning
 from pushforward.experiments.mnist_tasks import Classify, Energy
 from pushforward.experiments.pictures import pack
 from pushforward.experiments.results import Results, prepare, rounded
@@ -93,6 +95,8 @@ class Bench:
                 return self._classifier(group, group.what)
             case Energy():
                 return self._energy(group, group.what)
+            case Tuning():
+                return self._schedule(group, group.what)
             case Langevin():
                 return self._langevin(group, group.what.steps)
             case AbstractMethod():
@@ -155,21 +159,51 @@ class Bench:
             "sha256": digest,
         }
 
+    def _schedule(self, group: Group, tuning: Tuning) -> dict[str, Any]:
+        """Tries schedules of Langevin; the generators have no part in it."""
+        desk, begun = self.desk, time.perf_counter()
+        target, key = desk.target(), jax.random.fold_in(desk.key, 10_000)
+        tried = [
+            {
+                **dataclasses.asdict(schedule),
+                # The same noise for all of them.
+                "fid": desk.eye.fid(
+                    np.asarray(
+                        langevin(key, target, tuning.images, tuning.steps, schedule)
+                    )
+                ),
+            }
+            for schedule in tuning.tried
+        ]
+        best = min(tried, key=_finite_fid)
+        spent = time.perf_counter() - begun
+        record = desk.records(group, steps=tuning.steps, seconds=spent)
+        return {
+            "records": [record("fid_tuning", best["fid"], n=tuning.images)],
+            "tried": [row | {"fid": rounded(row["fid"])} for row in tried],
+            "chosen": {name: best[name] for name in ("ratio", "power")},
+        }
+
     def _langevin(self, group: Group, steps: int) -> dict[str, Any]:
         """Annealed Langevin chains of so many steps, and how long a batch takes."""
         desk, scale = self.desk, self.scale
         target, network = desk.target(), desk.network("energy")
+        schedule = desk.schedule
         key = jax.random.fold_in(desk.key, 10_000 + steps)
         size = min(scale.chains, scale.judged)
         begun = time.perf_counter()
         parts = [
-            np.asarray(langevin(jax.random.fold_in(key, i), target, size, steps))
+            np.asarray(
+                langevin(jax.random.fold_in(key, i), target, size, steps, schedule)
+            )
             for i in range(-(-scale.judged // size))
         ]
         spent = time.perf_counter() - begun
         record = desk.records(group, steps=steps, seconds=spent)
         cell = desk.judged(record, np.concatenate(parts)[: scale.judged])
-        batch, spread = timed(lambda key: langevin(key, target, scale.batch, steps))
+        batch, spread = timed(
+            lambda key: langevin(key, target, scale.batch, steps, schedule)
+        )
         cell["records"] += [
             record("seconds_batch", batch, sd=spread, n=scale.batch),
             # One more: the closing step, which denoises.
@@ -180,7 +214,7 @@ class Bench:
     def _generator(self, group: Group, method: AbstractMethod) -> dict[str, Any]:
         """Trains a one-step sampler, judged during training and at its end."""
         desk, scale = self.desk, self.scale
-        target = desk.target()
+        target, schedule = desk.target(), desk.schedule
         judge_key = jax.random.fold_in(desk.key, 3)
 
         def watch(step: int, sampler: pf.Sampler, _: Any) -> dict[str, int | float]:
@@ -207,7 +241,9 @@ class Bench:
         cell = desk.judged(record, images)
         mine, spread = timed(lambda key: one_pass(fit.sampler, key, scale.batch))
         # Beside it, in the same run, the chains that it is meant to replace.
-        theirs, _ = timed(lambda key: langevin(key, target, scale.batch, scale.raced))
+        theirs, _ = timed(
+            lambda key: langevin(key, target, scale.batch, scale.raced, schedule)
+        )
         rows = [row for row in fit.history.rows if "fid" in row]
         cell["records"] += [
             record("seconds_batch", mine, sd=spread, n=scale.batch),
@@ -217,3 +253,8 @@ class Bench:
         cell["curve"] = [[int(row["made"]), rounded(row["fid"])] for row in rows]
         cell["status"] = fit.status
         return cell
+
+
+def _finite_fid(row: dict[str, Any]) -> float:
+    """For a minimum: chains that ran away come last."""
+    return row["fid"] if math.isfinite(row["fid"]) else math.inf

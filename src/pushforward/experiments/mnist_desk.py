@@ -16,7 +16,7 @@ from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.mnist_data import Digits
 from pushforward.experiments.mnist_eye import EnergyScore, Eye, energies, nearest
 from pushforward.experiments.mnist_runs import histogram
-from pushforward.experiments.mnist_settings import Group, Scale
+from pushforward.experiments.mnist_settings import Group, Scale, Schedule
 from pushforward.experiments.mnist_tasks import Images
 from pushforward.experiments.pictures import pack
 from pushforward.experiments.results import Results, about, rounded
@@ -96,6 +96,17 @@ class Desk:
         score = EnergyScore(self.network("energy"))
         levels = settings.SIGMA_MIN, settings.SIGMA_MAX
         return pf.NoiseConditionalTarget(score, dim=1024, sigma_range=levels)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that was the best on the energy model."""
+        cell = self.results.cells.get("schedule|ours")
+        if cell is None:
+            raise UsageError(
+                "The stage 'schedule' comes first: how Langevin is to be run has not "
+                "been found out; run it with --methods schedule."
+            )
+        return Schedule(**cell["chosen"])
 
     def keep_sampler(self, group: Group, sampler: pf.Sampler) -> pf.Sampler:
         """Saves a generator beside the result file; returns what the file holds."""

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pushforward as pf
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.counting import multiplications
+from pushforward.experiments.mnist_settings import Schedule
 from pushforward.experiments.results import rounded
 from pushforward.networks import AbstractNetwork
 
@@ -23,18 +24,22 @@ _ENOUGH_SECONDS = 20.0
 
 
 def langevin(
-    key: PRNGKeyArray, target: pf.NoiseConditionalTarget, n: int, steps: int
+    key: PRNGKeyArray,
+    target: pf.NoiseConditionalTarget,
+    n: int,
+    steps: int,
+    schedule: Schedule,
 ) -> Float[Array, "n d"]:
     """The ends of `n` annealed Langevin chains: images."""
     start_key, run_key = jax.random.split(key)
     noise = jax.random.normal(start_key, (n, target.dim))
-    sigmas = jnp.geomspace(settings.SIGMA_MAX, settings.SIGMA_MIN, steps)
+    sigmas = jax.device_put(schedule.levels(steps).astype(np.float32))
     return pf.mcmc.annealed_langevin(
         run_key,
         target,
         _CENTRE + settings.SIGMA_MAX * noise,
         sigmas,
-        step_ratio=settings.STEP_RATIO,
+        step_ratio=schedule.ratio,
     ).positions
 
 

@@ -2,16 +2,15 @@
 
 import dataclasses
 
+import numpy as np
+from jaxtyping import Float
+
 from pushforward import methods
 from pushforward.experiments.choices import choose_scale
 from pushforward.experiments.mnist_tasks import Classify, Energy
 from pushforward.methods.base import AbstractMethod, replace
 
 SIGMA_MIN, SIGMA_MAX = 0.3, 3.0
-# Langevin: one step at each of a geometric row of levels, from SIGMA_MAX to SIGMA_MIN,
-# of this multiple of sigma^2, and one closing denoising step: the same for every number
-# of steps.
-STEP_RATIO = 0.1
 # The paper draws its score steps' level from 1 to T and its sampler steps' from 7 to
 # 50, without saying what they are: read as fifty levels, geometric in the range.
 PAPER_SAMPLER_SIGMA_MIN = SIGMA_MIN * (SIGMA_MAX / SIGMA_MIN) ** (6 / 49)
@@ -31,6 +30,7 @@ _PAPER = {
 LABELS = {
     "classifier": "classifier",
     "energy": "energy model",
+    "schedule": "Langevin's schedule",
     "langevin": "annealed Langevin",
     "dft_l2": "DFT, L2 alone",
     "dft": "DFT, full gradient",
@@ -47,6 +47,40 @@ def paper(name: str) -> tuple[float, float] | None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How Langevin goes from SIGMA_MAX to SIGMA_MIN, whatever the number of steps.
+
+    One step at each of a row of levels that are evenly spaced in `sigma^power` (0: in
+    log sigma), of `ratio sigma^2`, and one closing step that denoises.
+    """
+
+    ratio: float
+    power: float
+
+    def levels(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """The noise levels."""
+        if self.power == 0:
+            return np.geomspace(SIGMA_MAX, SIGMA_MIN, steps)
+        ends = SIGMA_MAX**self.power, SIGMA_MIN**self.power
+        return np.linspace(*ends, steps) ** (1 / self.power)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Schedules that are tried on the energy model; that of the lowest FID is taken."""
+
+    steps: int = 250
+    images: int = 2_500
+    ratios: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8)
+    powers: tuple[float, ...] = (-0.5, 0.0, 0.5)
+
+    @property
+    def tried(self) -> list[Schedule]:
+        """Every ratio with every power."""
+        return [Schedule(r, p) for r in self.ratios for p in self.powers]
+
+
+@dataclasses.dataclass(frozen=True)
 class Langevin:
     """Annealed Langevin chains of so many steps."""
 
@@ -59,7 +93,7 @@ class Group:
 
     method: str
     setting: str
-    what: Classify | Energy | Langevin | AbstractMethod
+    what: Classify | Energy | Tuning | Langevin | AbstractMethod
 
     @property
     def name(self) -> str:
@@ -80,6 +114,7 @@ class Scale:
     classifier: Classify
     energy: Energy
     generators: tuple[Group, ...]
+    tuning: Tuning = Tuning()
     langevin: tuple[int, ...] = (50, 100, 150, 200, 250, 2000)
     # Training images that are used, and images that an FID is computed on.
     images: int = 60_000
@@ -104,6 +139,7 @@ def groups(scale: Scale) -> list[Group]:
     return [
         Group("classifier", "ours", scale.classifier),
         Group("energy", "ours", scale.energy),
+        Group("schedule", "ours", scale.tuning),
         *(Group("langevin", f"{n} steps", Langevin(n)) for n in scale.langevin),
         *scale.generators,
     ]
@@ -170,6 +206,7 @@ SCALES = {
         classifier=Classify(steps=2, batch_size=2, width=1, depth=10, rest=2),
         energy=Energy(steps=2, batch_size=2, width=2, depth=1),
         generators=_some(generators(2, 8, 8, 8, batch=2, depth=1), f"{SMALL}|ours"),
+        tuning=Tuning(steps=2, images=8, ratios=(0.1,), powers=(0.0,)),
         langevin=(2,),
         images=256,
         judged=24,
@@ -187,6 +224,7 @@ SCALES = {
         classifier=Classify(steps=600, batch_size=64, width=1),
         energy=Energy(steps=3000, batch_size=32, width=16),
         generators=_some(generators(1500, 128, 128, 16, batch=32), "dft_l2|ours"),
+        tuning=Tuning(steps=200, images=250, ratios=(0.1, 0.2), powers=(0.0,)),
         langevin=(50, 200),
         judged=1_000,
         batch=32,
@@ -196,7 +234,7 @@ SCALES = {
     "full": Scale(
         "full",
         classifier=Classify(),
-        energy=Energy(),
+        energy=Energy(steps=100_000),
         generators=tuple(generators(40_000, 1024, 256, 64).values()),
     ),
 }
