@@ -225,7 +225,7 @@ def test_refusals(tmp_path, capsys):
     assert main([*words, str(tmp_path / "a"), "--methods", "nuts"]) == 2
     assert capsys.readouterr().err.strip() == (
         "pushforward: There is no method 'nuts' at this scale; there are classifier, "
-        "energy, schedule, langevin, small."
+        "energy, langevin, schedule, small."
     )
     assert not (tmp_path / "a").exists()
     assert main([*words, "/proc/nowhere"]) == 2

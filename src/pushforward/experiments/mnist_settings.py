@@ -234,7 +234,7 @@ SCALES = {
     "full": Scale(
         "full",
         classifier=Classify(),
-        energy=Energy(steps=100_000),
+        energy=Energy(steps=60_000),
         generators=tuple(generators(40_000, 1024, 256, 64).values()),
     ),
 }

@@ -9,6 +9,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pushforward.errors import UsageError
 from pushforward.targets.base import AbstractTarget
 
+# Levels in one compiled call: one program serves chains of any multiple of it.
+_BLOCK = 50
+
 
 class AnnealedResult(eqx.Module):
     """Where the chains ended, and the number of scores that took."""
@@ -52,13 +55,18 @@ def annealed_langevin(
         )
     ratio = jnp.asarray(step_ratio, positions.dtype)
     levels = jnp.asarray(sigmas, positions.dtype)
-    ends = _walk(key, target, positions, levels, ratio, denoise=denoise)
-    return AnnealedResult(ends, positions.shape[0] * (levels.shape[0] + denoise))
+    x = positions
+    for first in range(0, levels.shape[0], _BLOCK):
+        number = jnp.arange(first, min(first + _BLOCK, levels.shape[0]))
+        x = _walk(key, target, x, number, levels[first : first + _BLOCK], ratio)
+    if denoise:
+        x = _denoise(target, x, levels[-1])
+    return AnnealedResult(x, positions.shape[0] * (levels.shape[0] + denoise))
 
 
 @eqx.filter_jit
-def _walk(key, target, positions, sigmas, ratio, *, denoise):
-    n, levels = positions.shape[0], sigmas.shape[0]
+def _walk(key, target, positions, numbers, sigmas, ratio):
+    n = positions.shape[0]
     kernel = blackjax.sgld.build_kernel()
 
     def score(x, sigma):
@@ -70,8 +78,9 @@ def _walk(key, target, positions, sigmas, ratio, *, denoise):
         move = jax.vmap(lambda k, x: kernel(k, x, score, sigma, ratio * sigma**2))
         return move(keys, x), None
 
-    x, _ = jax.lax.scan(step, positions, (jnp.arange(levels), sigmas))
-    if denoise:
-        last = sigmas[-1]
-        x = x + last**2 * jax.vmap(lambda x: score(x, last))(x)
-    return x
+    return jax.lax.scan(step, positions, (numbers, sigmas))[0]
+
+
+@eqx.filter_jit
+def _denoise(target, positions, sigma):
+    return jax.vmap(lambda x: x + sigma**2 * target.score(x, sigma=sigma))(positions)
