@@ -345,7 +345,8 @@ def invented(group, fid):
         values = {"loss": 0.0166, "gflop": 2.31}
     elif group.method == "schedule":
         values = {"fid_tuning": 29.25}
-        tried = [{"ratio": r, "power": 0.0, "fid": 29 + r} for r in (0.25, 0.5)]
+        tried = [{"ratio": r, "power": 0.0, "fid": 29 + r} for r in (0.2, 0.25, 0.5)]
+        tried[0]["fid"] = 31.0
         cell |= {"tried": tried, "chosen": {"ratio": 0.25, "power": 0.0}}
     else:
         values = {
@@ -396,6 +397,7 @@ def test_the_page_has_every_row_and_says_whether_the_claim_holds(tmp_path):
     assert "| annealed Langevin, 2000 steps | 2,000 | 0.34 | 464 |" in table_3
     assert "| 35.00 ± 0.25 | 12.07 |" in table_3
     assert "| .91 to 1.12 | .970 | 6.50 | -12.50 |" in hidden
+    assert "at the edge of what was tried" not in page
     assert "| 0.25 | 29.2 |" in page and "of 0.25 sigma², levels even in log" in page
     assert len(pictures) == 4
 
@@ -410,6 +412,8 @@ def test_the_page_of_an_unfinished_experiment(tmp_path):
     left = page.split("## Not run yet")[1].split("## ")[0]
     assert "annealed Langevin (100 steps)" in left and "KL (ours)" in left
     assert "1024 channels at the widest (256 in the small generator)" in page
+    results.cells["schedule|ours"]["chosen"]["ratio"] = 0.5
+    assert "at the edge of what was tried" in report.page(results)
 
 
 def test_the_page_of_a_smaller_scale_has_its_settings(tmp_path):

@@ -117,7 +117,7 @@ class Reproduce:
     mnist: an energy model of digits and its one-step sampler (Table 3, Figures 3, 5).
     """
     scale: Literal["smoke", "cpu", "full"] = "cpu"
-    """smoke: minutes; cpu: an hour or two on two cores; full: for a GPU."""
+    """smoke: minutes; cpu: up to an hour on two cores; full: for a GPU."""
     out: Path = Path("runs/results")
     """Directory for the result file."""
     methods: tuple[str, ...] = ()

@@ -147,7 +147,7 @@ class Bench:
         losses = [row["loss"] for row in trained.history.rows if "loss" in row]
         # The last twentieth: one report alone is noisy.
         last = losses[-max(len(losses) // 20, 1) :]
-        values = energies(network, self.desk.test)
+        values = energies(network, self.desk.test, settings.SIGMA_MIN)
         return {
             "records": [
                 record("loss", np.mean(last), n=task.batch_size),

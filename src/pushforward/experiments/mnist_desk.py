@@ -183,7 +183,7 @@ class Desk:
         records, digits = self.looks(record, images)
         few = images[: max(self.scale.neighbours, SHOWN_NEAREST)]
         closest, distances = self.nearest(few)
-        values = energies(self.network("energy"), images)
+        values = energies(self.network("energy"), images, settings.SIGMA_MIN)
         records += [
             record("nearest", np.median(distances), n=len(few)),
             record("energy", np.median(values), n=len(values)),

@@ -71,8 +71,8 @@ class Tuning:
 
     steps: int = 250
     images: int = 2_500
-    ratios: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.8)
-    powers: tuple[float, ...] = (-0.5, 0.0, 0.5)
+    ratios: tuple[float, ...] = (0.05, 0.07, 0.1, 0.14, 0.2)
+    powers: tuple[float, ...] = (-1.5, -1.0, -0.5, 0.0)
 
     @property
     def tried(self) -> list[Schedule]:

@@ -207,12 +207,17 @@ class GroupNorm(eqx.Module):
 
     def __call__(self, x: Image) -> Image:
         """The layer on one image."""
-        h, w, c = x.shape
-        parts = x.reshape(h, w, self.groups, c // self.groups)
-        mean = jnp.mean(parts, axis=(0, 1, 3), keepdims=True)
-        variance = jnp.var(parts, axis=(0, 1, 3), keepdims=True)
-        normal = ((parts - mean) * jax.lax.rsqrt(variance + 1e-5)).reshape(h, w, c)
-        return normal * self.scale[None, None] + self.offset[None, None]
+        # Means over pixels first, over the channels of a group then: the image is never
+        # rearranged.
+        mean = self._over_groups(jnp.mean(x, axis=(0, 1)))
+        spread = jnp.mean((x - mean[None, None]) ** 2, axis=(0, 1))
+        factor = self.scale * jax.lax.rsqrt(self._over_groups(spread) + 1e-5)
+        return (x - mean[None, None]) * factor[None, None] + self.offset[None, None]
+
+    def _over_groups(self, each: Float[Array, " c"]) -> Float[Array, " c"]:
+        """For each channel the mean over its group."""
+        means = jnp.mean(each.reshape(self.groups, -1), axis=1)
+        return jnp.repeat(means, each.shape[0] // self.groups)
 
 
 def halve(x: Image) -> Image:

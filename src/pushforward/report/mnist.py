@@ -237,7 +237,8 @@ sees it, to its share in MNIST. Images of nothing: the share of those that the
 classifier gives more than .9 to one digit. Copies of the data: the median Euclidean
 distance to the nearest training image, which for a copy is 0; smaller than that of test
 images would be suspicious. Draws from where the model is not: the median of f, where
-log q = f / sigma. Test images say what to compare with.
+log q = f / sigma, of the images with noise of the lowest level, {settings.SIGMA_MIN}.
+Test images say what to compare with.
 
 {table(header, rows)}
 """
@@ -272,7 +273,8 @@ Above: the first draws. Below each: the training image nearest to it.
 
 ![Histograms of the energies]({FIGURE_ENERGIES})
 
-f of the draws, of the longest Langevin chains, and of test images.
+f of the draws, of the longest Langevin chains, and of test images, all with noise of
+the lowest level.
 """
 
 
@@ -290,12 +292,21 @@ def _schedule(results: Results) -> str:
     ]
     header = ["step / sigma²", *(f"sigma^{p:g}" if p else "log sigma" for p in powers)]
     spaced = f"sigma^{chosen['power']:g}" if chosen["power"] else "log sigma"
+    edges = [
+        name
+        for name, value in chosen.items()
+        if len(all_of := {row[name] for row in cell["tried"]}) > 1
+        and value in (min(all_of), max(all_of))
+    ]
+    edge = ""
+    if edges:
+        edge = " **It lies at the edge of what was tried**: better may lie beyond."
     return f"""## Langevin's schedule
 
 The paper does not say its own. Ours was chosen on the energy model alone: the lowest
 FID of {record["n"]:,} images at {record["steps"]} steps, over the step size and the
 quantity in which the levels are evenly spaced. Taken, for every number of steps: steps
-of {chosen["ratio"]:g} sigma², levels even in {spaced}.
+of {chosen["ratio"]:g} sigma², levels even in {spaced}.{edge}
 
 {table(header, rows)}
 """
