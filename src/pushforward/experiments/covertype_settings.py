@@ -51,12 +51,11 @@ NOTES = """DFT-NS and DFT-NS* with the paper's settings work in the posterior's 
 coordinates, whose sds reach from .016 to 2.2. For a Gaussian the Fisher divergence
 bends as 1/sd^4 along a coordinate where the KL divergence bends as 1/sd^2, so that
 its gradient is all in the narrow directions, and Figure 4 shows the others hardly
-moving. The noise of the minibatches is not the reason: with the control variate at
-the mode (tried with networks a quarter as wide) the first 2,000 steps go the same
-way. Whitened, DFT-NS is among the best. DFT-NS* leaves out half of the gradient and
-runs away in both coordinates. With the paper's settings its accuracy falls to about
-that of a coin; with ours the accuracy alone would hide it, and only the errors show
-it."""
+moving. The noise of the minibatches is not the reason: in a trial that is not in the
+result file, with the control variate at the mode, it began the same way. Whitened,
+DFT-NS is among the best. DFT-NS* leaves out half of the gradient and runs away in both
+coordinates. With the paper's settings its accuracy falls to about that of a coin; with
+ours the accuracy alone would hide it, and only the errors show it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,8 @@ at scale `full`.
   minibatch of rows picked alike knows nothing of it or exaggerates it a thousandfold.
   "alone" is the same for a single sampler, whose seconds are its own.
 - DFT-NS and DFT-NS*, ours: sigma .1 in whitened coordinates, 8 score steps of 2e-3 for
-  each of the sampler's. With one score step DFT-NS ran away within 1,000 steps.
+  each of the sampler's; with one, in a trial that is not in the result file, the
+  sampler ran away.
 - "paper": {paper["depth"]} hidden layers of {paper["width"]} (the paper says four
   layers), GELU, latent 128 (its text says 550 in another place), Adam at 2e-4, batch
   {paper["batch_size"]}, minibatch 500, two score steps, {paper["steps"]:,} iterations,
@@ -43,7 +44,8 @@ at scale `full`.
   everything 30 times; the column of repeats says how often it was here.
 - SGLD: step .1/(t + 1)^.55 on the log density summed over a minibatch (summed over all
   rows it would start with steps of 10^4), {scale.epochs:g} epochs in minibatches of
-  100, its last 100 points. On the mean over rows three epochs lead to some 66 %.
+  100, its last 100 points. On the mean over rows three epochs lead nowhere near the
+  posterior.
   SVGD: 100 particles, step .05, median bandwidth, the same data. Both start at draws of
   the prior. DSVI is a full Gaussian in whitened coordinates; the paper's learning rate
   of 1e-7 belongs to coordinates it does not give.
