@@ -238,7 +238,8 @@ class TestSettings:
         steps = (50, 100, 150, 200, 250, 2000)
         expected = {f"langevin|{n} steps" for n in steps}
         expected |= {f"{m}|ours" for m in ("classifier", "energy", "schedule", "small")}
-        expected |= {"dft_l2|ours", "dft_l2|paper", "dft|ours", "kl|ours"}
+        expected |= {"dft_l2|ours", "dft_l2|paper", "dft_minus|ours", "dft|ours"}
+        expected |= {"kl|ours"}
         assert names == expected
         assert settings.paper("langevin|250 steps") == (0.8455, 9.54)
         assert settings.paper("dft_l2|ours") == (0.0012, 12.07)

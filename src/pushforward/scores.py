@@ -73,12 +73,19 @@ def score_loss(
     x0: Float[Array, " d"],
     sigma: Float[Array, ""] | float,
     key: PRNGKeyArray,
+    *,
+    antithetic: bool = True,
 ) -> Float[Array, ""]:
-    """The loss named `estimator` at one point, for the score of `x0 + sigma eps`."""
+    """The loss named `estimator` at one point, for the score of `x0 + sigma eps`.
+
+    Denoising looks at `eps` and `-eps` both, unless `antithetic` is False: half the
+    cost, and as good where sigma is not small beside the sampler's own scale.
+    """
     noise_key, direction_key = jax.random.split(key)
     eps = jax.random.normal(noise_key, x0.shape, x0.dtype)
     if estimator == "denoising":
-        return antithetic_denoising_loss(score, x0, eps, sigma)
+        loss = antithetic_denoising_loss if antithetic else denoising_loss
+        return loss(score, x0, eps, sigma)
     x = x0 + sigma * eps
     if estimator == "exact":
         return exact_loss(score, x)

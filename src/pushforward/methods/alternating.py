@@ -71,7 +71,8 @@ class AbstractAlternating(AbstractMethod):
     log-uniformly. Score steps draw it from `sigma_min` to `sigma_max` (the target's
     range, unless given), sampler steps from `sampler_sigma_min` to `sampler_sigma_max`
     (the range of the score steps, unless given). `sigma_power` weighs the levels: a
-    gradient counts by that power of its sigma.
+    gradient counts by that power of its sigma. With `antithetic` the noise comes in
+    pairs, `eps` and `-eps`, at twice the cost: worth it where sigma is small.
     """
 
     width: eqx.AbstractVar[AutoInt]
@@ -313,7 +314,9 @@ class AbstractAlternating(AbstractMethod):
 
         def one(x0, sigma, key):
             field = _at_level(model, sigma)
-            return scores.score_loss(self.estimator, field, x0, sigma, key)
+            return scores.score_loss(
+                self.estimator, field, x0, sigma, key, antithetic=self.antithetic
+            )
 
         keys = jax.random.split(noise_key, self.batch_size)
         return jnp.mean(jax.vmap(one)(x0, levels, keys))

@@ -367,6 +367,9 @@ def _settings(results: Results) -> str:
   constant, the last weights, the sampler's noise levels from
   {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its levels 7 to 50, read as fifty in geometric
   order). Both: batch {batch}, momentum 0, one seed.
+- DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
+  gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
+  score-identity distillation.
 - A noise level's gradient counts by sigma^3 in DFT, by sigma in KL.
 - The small generator's weights are stored in bfloat16, and its figures are those of the
   stored weights.
