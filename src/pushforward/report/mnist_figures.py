@@ -22,7 +22,13 @@ from pushforward.report.mnist import (
 from pushforward.report.plots import OURS, draw_figures
 from pushforward.report.plots import REFERENCE as EXACT
 
-COLOURS = {"dft_l2": OURS, "dft": "#a05fb0", "kl": "#3f8f4f", "small": "#7f9fc8"}
+COLOURS = {
+    "dft_l2": OURS,
+    "dft_minus": "#c98a2b",
+    "dft": "#a05fb0",
+    "kl": "#3f8f4f",
+    "small": "#7f9fc8",
+}
 STYLES = {"ours": "-", "paper": ":"}
 _GREY = "#555555"
 
