@@ -17,6 +17,7 @@ from pushforward.cli import main
 from pushforward.errors import FileError
 from pushforward.experiments import toy2d
 from pushforward.experiments import toy2d_settings as settings
+from pushforward.experiments.choices import choose_groups
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.results import Results, read
 from pushforward.experiments.toy2d_runs import still_falling
@@ -251,3 +252,11 @@ def test_a_cell_is_a_line(tmp_path):
     text = (tmp_path / "a.json").read_text()
     assert len([line for line in text.splitlines() if '"records"' in line]) == 2
     assert json.loads(text)["scale"] == "smoke"
+
+
+def test_one_setting_of_a_method_can_be_asked_for():
+    groups = settings.groups(settings.scale("full"))
+    chosen = choose_groups(["dft|paper", "hmc"], groups)
+    assert {group.name for group in chosen if group.method == "dft"} == {"dft|paper"}
+    assert sum(group.method == "hmc" for group in chosen) == 4
+    assert choose_groups([], groups) == groups

@@ -122,7 +122,7 @@ class Reproduce:
     """Directory for the result file."""
     methods: tuple[str, ...] = ()
     """Run only these methods, such as: dft kl ld; for mnist also: classifier energy
-    langevin."""
+    langevin. One setting of a method: 'dft|paper'."""
     merge: tuple[Path, ...] = ()
     """Adopt the finished cells of these result files first."""
     seed: Seed = 0

@@ -20,7 +20,7 @@ import pushforward as pf
 from pushforward.errors import FileError
 from pushforward.experiments import covertype_reference, data
 from pushforward.experiments import covertype_settings as settings
-from pushforward.experiments.choices import choose_methods
+from pushforward.experiments.choices import choose_groups
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.covertype_posterior import posterior
 from pushforward.experiments.covertype_reference import Reference
@@ -55,26 +55,23 @@ def reproduce(
     Args:
         out: the directory of `covertype.json` and of the reference's draws.
         scale: `smoke`, `cpu` or `full`.
-        only: names of methods to run; none means all. The reference is always run.
+        only: names of methods to run (`dft`), or of one setting (`dft|paper`); none
+            means all. The reference is always run.
         merge: result files whose cells to adopt before running.
         seed: random seed, also of the split of the data.
         say: told what happens.
     """
     chosen = settings.scale(scale)
     groups = settings.groups(chosen)
-    only = choose_methods(only, (group.method for group in groups))
+    asked = {group.name for group in choose_groups(only, groups)}
+    asked.add(settings.REFERENCE.name)
     rows = data.covertype(
         rows=chosen.rows, seed=seed, miniature_rows=chosen.miniature_rows
     )
     results = prepare(
         out, NAME, scale, seed, merge, say, check=lambda old: _require_same(old, rows)
     )
-    wanted = only | {settings.REFERENCE.method}
-    todo = [
-        group
-        for group in groups
-        if (not only or group.method in wanted) and group.name not in results.cells
-    ]
+    todo = [g for g in groups if g.name in asked and g.name not in results.cells]
     if not todo:
         return results
     bench = Bench(chosen, jax.random.key(seed), seed, rows, results)

@@ -18,7 +18,7 @@ import numpy as np
 
 import pushforward as pf
 from pushforward.experiments import mnist_settings as settings
-from pushforward.experiments.choices import choose_methods
+from pushforward.experiments.choices import choose_groups
 from pushforward.experiments.mnist_data import mnist
 from pushforward.experiments.mnist_desk import NAME, SHOWN, Desk
 from pushforward.experiments.mnist_eye import energies
@@ -61,15 +61,9 @@ def reproduce(
         say: told what happens.
     """
     chosen = settings.scale(scale)
-    groups = settings.groups(chosen)
-    only = choose_methods(only, (g.method for g in groups), (g.name for g in groups))
+    asked = choose_groups(only, settings.groups(chosen))
     results = prepare(out, NAME, scale, seed, merge, say)
-    todo = [
-        group
-        for group in groups
-        if group.name not in results.cells
-        and (not only or group.method in only or group.name in only)
-    ]
+    todo = [group for group in asked if group.name not in results.cells]
     if not todo:
         return results
     data = mnist(miniature_images=chosen.miniature_images)

@@ -18,7 +18,7 @@ from jaxtyping import PRNGKeyArray
 import pushforward as pf
 from pushforward.diagnostics import Floor, Score, ksd, mode_weights
 from pushforward.experiments import toy2d_settings as settings
-from pushforward.experiments.choices import choose_methods
+from pushforward.experiments.choices import choose_groups
 from pushforward.experiments.compiling import compiling
 from pushforward.experiments.results import Results, about, key_for, prepare, rounded
 from pushforward.experiments.toy2d_runs import (
@@ -48,17 +48,16 @@ def reproduce(
     Args:
         out: the directory of `toy2d.json`.
         scale: `smoke`, `cpu` or `full`.
-        only: names of methods to run; none means all.
+        only: names of methods to run (`dft`), or of one setting (`dft|paper`); none
+            means all.
         merge: result files whose cells to adopt before running.
         seed: random seed.
         say: told what happens.
     """
     chosen = settings.scale(scale)
-    groups = settings.groups(chosen)
-    only = choose_methods(only, (group.method for group in groups))
+    todo = choose_groups(only, settings.groups(chosen))
     results = prepare(out, NAME, scale, seed, merge, say)
     bench = Bench(chosen, jax.random.key(seed), seed, results)
-    todo = [g for g in groups if not only or g.method in only]
     for i, group in enumerate(todo, start=1):
         missing = [t for t in group.targets if group.cell(t) not in results.cells]
         if not missing:

@@ -98,9 +98,14 @@ class Group:
         """What people call it."""
         return f"{LABELS[self.method]} ({self.setting})"
 
+    @property
+    def name(self) -> str:
+        """What its cells' names begin with."""
+        return f"{self.method}|{self.setting}"
+
     def cell(self, target: str) -> str:
         """The name of a cell in the result file."""
-        return f"{self.method}|{self.setting}|{target}"
+        return f"{self.name}|{target}"
 
     @property
     def cells(self) -> list[str]:
