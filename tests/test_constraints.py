@@ -359,3 +359,19 @@ class TestFile:
         data = Structure.of({"a": np.zeros(2)}).to_json() | damage
         with pytest.raises(FileError, match="description of its parameters is damaged"):
             Structure.from_json(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["unit_interval", "interval(-1, 3)", "greater_than(-2)", "less_than(1.5)"]
+)
+def test_rounding_stays_off_the_bounds(text):
+    """A density may have a pole there."""
+    u = jnp.array([-200.0, -60.0, 60.0, 80.0])
+    bounded = u[:2] if text.startswith(("greater", "less")) else u
+    x = np.asarray(Constraint.parse(text).constrain(bounded))
+    assert SUPPORT[text](x).all(), x
+
+
+def test_a_constraint_on_a_group():
+    with pytest.raises(UsageError, match=r"one by one, such as 'mix\.p'"):
+        constrained(lambda p: 0.0, {"mix": "positive"}, example={"mix": {"p": 1.0}})

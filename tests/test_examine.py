@@ -175,6 +175,21 @@ def test_does_not_fall(function, where):
     assert "cannot be normalised, and draws would run away" in text
 
 
+@pytest.mark.parametrize(
+    ("function", "where"),
+    [
+        # 1 / t on a line, and 1 / t^2 over the plane, have no integral.
+        (lambda x: -0.5 * jnp.log1p(x[0] ** 2) - x[1] ** 2, "x[0] "),
+        (lambda x: -0.4 * jnp.log1p(x[0] ** 2) - x[1] ** 2, "x[0] "),
+        (lambda x: -jnp.log1p(jnp.sum(x**2)), "x["),
+    ],
+)
+def test_falls_too_slowly(function, where):
+    text = read(Target(function, dim=2))
+    assert text.startswith("The density falls too slowly in the direction ")
+    assert where in text and "cannot be normalised" in text
+
+
 @pytest.mark.parametrize("name", catalogue.names())
 def test_every_builtin_target_passes(name):
     seen = examine(KEY, catalogue.get(name))
@@ -187,6 +202,9 @@ def horseshoe(p):
 
 
 GOOD = {
+    "heavy": Target(lambda x: -1.25 * jnp.log1p(2 * jnp.sum(x**2)), dim=2),
+    "cauchys": Target(lambda x: -jnp.sum(jnp.log1p(x**2)), dim=5),
+    "clipped": Target(lambda x: -0.5 * jnp.sum(jnp.clip(x, -50, 50) ** 2), dim=2),
     "wide": Target(lambda x: -0.5 * jnp.sum((x / 1e6) ** 2), dim=2),
     "wide and narrow": Target(
         lambda x: -0.5 * (x[0] / 1e6) ** 2 - 0.5 * (x[1] / 1e-3) ** 2, dim=2

@@ -206,6 +206,8 @@ def _by_smc(key, rng, target, n):
     before, after, lost = _finite_only(target, before, after)
     if lost > PARTICLES:
         return f"{sentence} found no region where the density is finite"
+    if min(len(draws) for draws, _ in after) < PARTICLES // 10:
+        return f"of {sentence} one lost its particles to where the density is infinite"
     complaints = [*_unfinished(runs)]
     if lost:
         complaints.append(f"{lost} particles lie where the density is not finite")

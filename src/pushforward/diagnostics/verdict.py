@@ -12,6 +12,7 @@ from pushforward.diagnostics.reference import Reference, generator, make_referen
 from pushforward.diagnostics.trials import Trial, run_trials
 from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
+from pushforward.targets.arguments import as_key, as_target
 from pushforward.targets.base import AbstractTarget
 
 # The chance that all tests together reject draws that are exact.
@@ -149,6 +150,7 @@ def check(
     Raises:
         UsageError: There are too few draws, or they do not fit the target.
     """
+    key, target = as_key(key), as_target(target)
     if n < _LEAST_DRAWS:
         raise UsageError(f"n must be at least {_LEAST_DRAWS}, and it is {n}.")
     draw_key, reference_key, test_key = jax.random.split(key, 3)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from pushforward.errors import UsageError
@@ -44,6 +45,21 @@ def _log_softmax0(u: Array) -> Array:
     return jax.nn.log_softmax(padded, axis=-1)
 
 
+def _strictly(x: Array, low: float = -math.inf, high: float = math.inf) -> Array:
+    """`x` kept off its bounds, to which rounding takes it.
+
+    A density may have a pole there, or divide by the distance to it.
+    """
+    kind = np.dtype(x.dtype).type
+    # Around 0 numbers are so close that a device may take the next one for 0.
+    smallest = kind(np.finfo(x.dtype).tiny)
+    first = smallest if low == 0 else np.nextafter(kind(low), kind(math.inf))
+    last = -smallest if high == 0 else np.nextafter(kind(high), kind(-math.inf))
+    return jnp.clip(
+        x, first if math.isfinite(low) else None, last if math.isfinite(high) else None
+    )
+
+
 def _sigmoid_log_det(u: Array) -> Array:
     return -jax.nn.softplus(u) - jax.nn.softplus(-u)
 
@@ -52,17 +68,26 @@ KINDS: dict[str, Bijection] = {
     "real": Bijection(0, lambda u: u, lambda x: x, lambda u: jnp.zeros_like(u)),
     "positive": Bijection(0, jnp.exp, jnp.log, lambda u: u),
     "greater_than": Bijection(
-        1, lambda u, a: a + jnp.exp(u), lambda x, a: jnp.log(x - a), lambda u, a: u
+        1,
+        lambda u, a: _strictly(a + jnp.exp(u), low=a),
+        lambda x, a: jnp.log(x - a),
+        lambda u, a: u,
     ),
     "less_than": Bijection(
-        1, lambda u, b: b - jnp.exp(u), lambda x, b: jnp.log(b - x), lambda u, b: u
+        1,
+        lambda u, b: _strictly(b - jnp.exp(u), high=b),
+        lambda x, b: jnp.log(b - x),
+        lambda u, b: u,
     ),
     "unit_interval": Bijection(
-        0, jax.nn.sigmoid, lambda x: jnp.log(x) - jnp.log1p(-x), _sigmoid_log_det
+        0,
+        lambda u: _strictly(jax.nn.sigmoid(u), 0.0, 1.0),
+        lambda x: jnp.log(x) - jnp.log1p(-x),
+        _sigmoid_log_det,
     ),
     "interval": Bijection(
         2,
-        lambda u, a, b: a + (b - a) * jax.nn.sigmoid(u),
+        lambda u, a, b: _strictly(a + (b - a) * jax.nn.sigmoid(u), a, b),
         lambda x, a, b: jnp.log(x - a) - jnp.log(b - x),
         lambda u, a, b: _sigmoid_log_det(u) + math.log(b - a),
     ),

@@ -260,11 +260,11 @@ def _check_falls(target, rng, points: np.ndarray, seen: Seen) -> str:
     if not flat:
         return "It falls in every direction looked along."
     (t0, near), (t1, far) = flat[0].near, flat[0].far
+    falls = "does not fall" if far > near - 1 else "falls too slowly"
     raise DensityError(
-        f"The density does not fall in the direction {_direction(target, flat[0])} "
-        f"(its log is {near:.4g} at a distance of {t0:g} and {far:.4g} at {t1:g}): it "
-        "cannot be normalised, and draws would run away; is a prior missing, or a sign "
-        "wrong?"
+        f"The density {falls} in the direction {_direction(target, flat[0])} (its log "
+        f"is {near:.4g} at a distance of {t0:g} and {far:.4g} at {t1:g}): it cannot be "
+        "normalised, and draws would run away; is a prior missing, or a sign wrong?"
     )
 
 

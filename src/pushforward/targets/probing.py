@@ -151,11 +151,12 @@ def flat_directions(
     points: Float[np.ndarray, "n d"],
     seen: Seen,
 ) -> list[Flat]:
-    """The directions in which the density does not fall, however far one goes.
+    """The directions in which the density falls too slowly, however far one goes.
 
     Looks along the axes, along random directions, and along the one the gradients at
-    `points` say least about. A value that is not a number says nothing: arithmetic
-    overflows far out.
+    `points` say least about. At a distance t, 1/t has no integral along a line, and
+    1/t^d none over all of them: the latter must be so in every random direction. A
+    value that is not a number says nothing: arithmetic overflows far out.
     """
     dim = points.shape[1]
     finite = np.isfinite(seen.values) & np.isfinite(seen.score).all(axis=1)
@@ -182,19 +183,25 @@ def flat_directions(
         + DISTANCES[:, None] * np.stack(directions)[None, :, None, :]
     )
     values = evaluate(target, walks.reshape(-1, dim)).values.reshape(walks.shape[:3])
-    flat = []
-    for i, (direction, end) in enumerate(zip(directions, reach, strict=True)):
-        ends = [_rise(values[b, i, :end]) for b in range(len(bases))]
+
+    def slow(i: int, power: float) -> list[Flat]:
+        ends = [_slow(values[b, i, : reach[i]], power) for b in range(len(bases))]
         known = [e for e in ends if e is not None]
-        if known and all(known):
-            flat.append(Flat(direction, *known[0]))
+        return [Flat(directions[i], *known[0])] if known and all(known) else []
+
+    flat = [found for i in range(len(directions)) for found in slow(i, 1.0)]
+    first = 2 * len(axes)
+    if not flat and dim > 1:
+        everywhere = [slow(i, float(dim)) for i in range(first, first + DIRECTIONS)]
+        flat = everywhere[0] if all(everywhere) else []
     return flat
 
 
-def _rise(values: Float[np.ndarray, " t"]):
-    """The ends of a walk that does not fall: `((t, value), (t, value))`.
+def _slow(values: Float[np.ndarray, " t"], power: float):
+    """The ends of a walk that falls no faster than 1 / t^power.
 
-    An empty tuple where it falls, None where it cannot be told.
+    They read `((t, value), (t, value))`; an empty tuple where it falls faster, None
+    where it cannot be told.
     """
     if np.any(np.isneginf(values)):
         return ()
@@ -207,7 +214,14 @@ def _rise(values: Float[np.ndarray, " t"]):
         return None
     if at[-1][0] >= 1e6:
         # Between a mode nearby and infinity there may be hills; the ends count.
-        return (at[0], at[-1]) if at[-1][1] > at[0][1] - 1 else ()
+        if at[-1][1] > at[0][1] - 1:
+            return at[0], at[-1]
+        # What levels off after a deep fall, by a clip, say, does no harm.
+        (t0, before), (t1, last) = at[-2:]
+        deep = at[0][1] - last > power * np.log(t1 / at[0][0]) + 30
+        # Rounding, and 1 / t^power itself.
+        fast = before - last > power * np.log(t1 / t0) + 0.01
+        return () if deep or fast else (at[-2], at[-1])
     if np.any(np.isposinf(values)) and at[-1][1] > at[-2][1] + 1:
         return at[-2], at[-1]
     return None

@@ -80,6 +80,12 @@ class Structure:
             )
         for name in constraints:
             if name not in names:
+                inside = [n for n in names if n.startswith(f"{name}.")]
+                if inside:
+                    raise UsageError(
+                        f"There is a constraint on {name!r}, which is a group of "
+                        f"parameters; name them one by one, such as {inside[0]!r}."
+                    )
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {names}."
                 raise UsageError(

@@ -13,6 +13,7 @@ from pushforward.errors import FileError, TrainingError, UsageError
 from pushforward.methods import AbstractMethod, Recipe
 from pushforward.methods.base import replace
 from pushforward.sampler import Sampler
+from pushforward.targets.arguments import as_key, as_target
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.examine import fingerprint, require
 from pushforward.training import config as configs
@@ -89,6 +90,7 @@ def fit(
     Returns:
         A `Fit`, with the sampler, a status in words, the history and the config.
     """
+    key, target = as_key(key), as_target(target)
     method = _method(method, steps, batch_size)
     watching = _watching(watch, watch_every)
     directory = None if out is None else RunDirectory(out)
@@ -154,6 +156,7 @@ def fit_many(
     A seed whose training goes non-finite is frozen where it stood and says so in its
     status; the others go on.
     """
+    keys = as_key(keys)
     if keys.ndim != 1 or not keys.shape[0]:
         raise UsageError(
             f"fit_many takes an array of keys, such as jax.random.split(key, 16), and "
@@ -169,7 +172,7 @@ def fit_many(
     method = _method(method, steps, batch_size)
     distinct = targets[:1] if alone else targets
     for each in distinct:
-        require(jax.random.fold_in(keys[0], _EXAMINE), each)
+        require(jax.random.fold_in(keys[0], _EXAMINE), as_target(each))
     marks = [fingerprint(each) for each in distinct]
     method = _resolve(method, targets[0], quick=steps is None)
     shown = display(progress)

@@ -18,6 +18,7 @@ from pushforward.errors import FileError
 from pushforward.methods.base import AbstractTask, extend, replace
 from pushforward.sampler import Sampler
 from pushforward.targets.several import several
+from pushforward.training.blame import blame
 from pushforward.training.display import Display
 from pushforward.training.loop import Progress, advance, begin, means, stage_key
 from pushforward.training.rundir import RunDirectory
@@ -314,20 +315,13 @@ class _Run:
         return Outcome(statuses=statuses, finished=True, **common)
 
     def _explain(self, result: Any, made: int) -> str:
-        where = "no coordinate alone could be blamed"
+        reason = "look at the density where the draws are, or lower the learning rate"
         if isinstance(result, Sampler) and not self.key.shape:
-            draws = result.sample_flat(jax.random.fold_in(self.key, 1), 1024)
-            scores = jax.vmap(self.target.score)(draws)
-            bad = ~np.isfinite(np.asarray(draws)) | ~np.isfinite(np.asarray(scores))
-            worst = int(np.argmax(bad.mean(0)))
-            if bad[:, worst].any():
-                where = (
-                    f"the score in coordinate {self.target.names[worst]!r} is not "
-                    f"finite at {bad[:, worst].mean():.1%} of the draws"
-                )
+            key = jax.random.fold_in(self.key, 1)
+            reason = blame(key, self.target, result) or reason
         return (
-            f"Training stopped after {made} steps: the last {PATIENCE} were not finite "
-            f"({where}); look at the density there, or lower the learning rate."
+            f"Training stopped after {made} steps: the last {PATIENCE} were not "
+            f"finite; {reason}."
         )
 
 

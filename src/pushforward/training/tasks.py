@@ -15,6 +15,7 @@ from pushforward._version import __version__
 from pushforward.errors import FileError, TrainingError, UsageError
 from pushforward.methods.base import AbstractTask, fill_in, replace
 from pushforward.sampler import FORMAT
+from pushforward.targets.arguments import as_key
 from pushforward.training import config as configs
 from pushforward.training.display import display
 from pushforward.training.history import History
@@ -74,6 +75,7 @@ def train(
         watch_every: how often.
         checkpoint_seconds: how often the run is saved.
     """
+    key = as_key(key)
     if steps is not None:
         task = replace(task, steps=configs.whole_number("steps", steps))
     if watch is not None:

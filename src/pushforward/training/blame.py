@@ -1,0 +1,68 @@
+"""What may have broken a training: what the last sampler's draws meet."""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
+
+_DRAWS = 1024
+# In whitened coordinates, where the first look saw the target at 1 or so.
+_FAR = 30.0
+
+
+def blame(key: PRNGKeyArray, target: AbstractTarget, sampler: Sampler) -> str | None:
+    """What is wrong where the sampler draws, and what to do; None if nothing is."""
+    draws = sampler.sample_flat(key, _DRAWS)
+    if not np.isfinite(draws).all():
+        return "the sampler's own draws are not finite: lower the learning rate"
+    if not target.is_noise_conditional:
+        found = _density(target, draws) or _score(target, draws)
+        if found is not None:
+            return found
+    whitened = np.asarray(jax.vmap(sampler.whitening.from_target)(draws))
+    size = np.abs(whitened).max(axis=1)
+    if np.median(size) > _FAR:
+        typical = draws[int(np.argsort(size)[_DRAWS // 2])]
+        return (
+            f"the draws have run away, to such as {_point(target, typical)}: does the "
+            "density fall fast enough there to have a finite integral?"
+        )
+    return None
+
+
+def _density(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
+    if target.is_stochastic or not target.has_density:
+        return None
+    values = np.asarray(jax.vmap(target.log_density)(draws))
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return None
+    first = int(np.argmax(bad))
+    advice = "mend it there"
+    if values[first] == -np.inf:
+        advice = "if its support is bounded, say so with pushforward.constrained"
+    return (
+        f"the log density is {values[first]} at {bad.mean():.1%} of the draws, such as "
+        f"{_point(target, draws[first])}: {advice}"
+    )
+
+
+def _score(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
+    bad = ~np.isfinite(np.asarray(jax.vmap(target.score)(draws)))
+    worst = int(np.argmax(bad.mean(axis=0)))
+    if not bad[:, worst].any():
+        return None
+    first = draws[int(np.argmax(bad[:, worst]))]
+    return (
+        f"the score in coordinate {target.names[worst]!r} is not finite at "
+        f"{bad[:, worst].mean():.1%} of the draws, such as {_point(target, first)}: "
+        "mend the density there"
+    )
+
+
+def _point(target: AbstractTarget, x: Float[Array, " d"]) -> str:
+    """A point by the names of its coordinates; a long one is cut short."""
+    shown = [f"{n} = {v:.3g}" for n, v in zip(target.names[:4], x[:4], strict=False)]
+    return ", ".join([*shown, "…"] if len(x) > 4 else shown)

@@ -1,0 +1,105 @@
+"""What callers hand over in place of what was meant; why a training broke down."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pushforward import Sampler, Target, check, constrained, targets
+from pushforward.diagnostics.reference import make_reference
+from pushforward.errors import UsageError
+from pushforward.networks import AffineMap
+from pushforward.targets.arguments import as_key, as_target
+from pushforward.targets.coordinates import Whitening
+from pushforward.training.blame import blame
+
+KEY = jax.random.key(0)
+
+
+def test_keys_of_the_old_style():
+    old = jax.random.PRNGKey(3)
+    assert (jax.random.key_data(as_key(old)) == old).all()
+    assert as_key(jax.random.split(old, 4)).shape == (4,)
+    assert as_key(KEY) is KEY
+    draws = np.random.default_rng(0).standard_normal((200, 2))
+    target = targets.get("gaussian")
+    verdicts = [check(k, target, draws, n=100) for k in (old, jax.random.key(3))]
+    assert str(verdicts[0]) == str(verdicts[1])
+
+
+@pytest.mark.parametrize("key", [0, None, targets.get("donut"), np.zeros(2)])
+def test_no_key(key):
+    with pytest.raises(UsageError, match="must be a random key, such as jax"):
+        as_key(key)
+
+
+def test_no_target():
+    with pytest.raises(UsageError, match=r"A function is no target; wrap .*Target\("):
+        as_target(lambda x: -jnp.sum(x**2))
+    with pytest.raises(UsageError, match="A str is no target; use "):
+        as_target("donut")
+
+
+def drawing(target, scale=1.0):
+    """A sampler that draws from `scale` times a standard Gaussian."""
+    whitening = Whitening.identity(target.dim)
+    lower = jnp.float32(np.log(scale)) * jnp.eye(target.dim, dtype=jnp.float32)
+    network = eqx.tree_at(lambda n: n.lower, AffineMap(target.dim), lower)
+    return Sampler(network, whitening, jnp.zeros(()), target.structure)
+
+
+def bounded(x):
+    return jnp.where(jnp.all(jnp.abs(x) < 2), -jnp.sum(jnp.abs(x)), -jnp.inf)
+
+
+def undefined(x):
+    return -jnp.sum(x**2) - jnp.sqrt(x[0] + 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "scale", "said"),
+    [
+        (bounded, 1.0, "the log density is -inf at 9.* say so with pushforward.const"),
+        (undefined, 1.0, "the log density is nan at 2.* such as x.0. = -2.* mend it"),
+        (lambda x: -jnp.sum(x**2), jnp.nan, "own draws are not finite: lower the"),
+        (lambda x: -jnp.sum(x**2), 100.0, "have run away, to such as .* finite inte"),
+        (lambda x: -jnp.sum(x**2), 1.0, None),
+    ],
+)
+def test_what_broke_a_training(function, scale, said):
+    target = Target(function, dim=2)
+    found = blame(KEY, target, drawing(target, scale))
+    if said is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(said, found), found
+
+
+def test_a_score_that_is_not_finite():
+    def function(x):
+        # The gradient of the part that is not taken is 0 times something infinite.
+        return -jnp.sum(x**2) - jnp.where(x[1] > 0, jnp.sqrt(x[1]), 0.0)
+
+    target = Target(function, dim=2)
+    found = blame(KEY, target, drawing(target))
+    assert found is not None and "the score in coordinate 'x[1]' is not finite" in found
+
+
+def test_a_pole_on_the_bound_does_not_break_the_reference():
+    """Beta(3/2, 1/2) has a pole at 1, where rounding would take half of a run."""
+
+    def log_density(p):
+        return 0.5 * jnp.log(p["p"]) - 0.5 * jnp.log1p(-p["p"]) - 0.5 * p["m"] ** 2
+
+    target = constrained(
+        log_density, {"p": "unit_interval"}, example={"p": 0.5, "m": 0.0}
+    )
+    made = make_reference(KEY, target, None, 500)
+    assert not isinstance(made, str), made
+    # E p = 3/4, its sd .25: of 8192 particles .02 are seven standard errors.
+    p = 1 / (1 + np.exp(-made.draws[:, 1]))
+    assert abs(p.mean() - 0.75) < 0.02
