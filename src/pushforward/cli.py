@@ -226,7 +226,8 @@ def _target(arguments: Check) -> "AbstractTarget":
     if not isinstance(spec, dict) or not isinstance(spec.get("target"), str):
         raise UsageError(
             f"{run} does not remember what it was trained for; say so with --target "
-            "NAME or --target my_model.py:log_density --dim D."
+            "NAME, --target my_model.py:log_density --dim D or, where a module holds "
+            "a Target, --target my_model.py:target."
         )
     folders = [Path(spec.get("folder") or "."), Path.cwd()]
     target = naming.named(spec["target"], spec.get("dim"), folders)
