@@ -30,7 +30,7 @@ from pushforward.experiments.mnist_runs import (
     score_gflop,
     timed,
 )
-from pushforward.experiments.mnist_settings import Group, Langevin, Tuning
+from pushforward.experiments.mnist_settings import Group, Langevin, Schedule, Tuning
 from pushforward.experiments.mnist_tasks import Classify, Energy
 from pushforward.experiments.pictures import pack
 from pushforward.experiments.results import Results, prepare, rounded
@@ -157,25 +157,24 @@ class Bench:
         """Tries schedules of Langevin; the generators have no part in it."""
         desk, begun = self.desk, time.perf_counter()
         target, key = desk.target(), jax.random.fold_in(desk.key, 10_000)
-        tried = [
-            {
-                **dataclasses.asdict(schedule),
-                # The same noise for all of them.
-                "fid": desk.eye.fid(
-                    np.asarray(
-                        langevin(key, target, tuning.images, tuning.steps, schedule)
-                    )
-                ),
-            }
-            for schedule in tuning.tried
-        ]
-        best = min(tried, key=_finite_fid)
+
+        def fid(schedule: Schedule) -> float:
+            # The same noise for all of them.
+            images = langevin(key, target, tuning.images, tuning.steps, schedule)
+            return desk.eye.fid(np.asarray(images))
+
+        found = {schedule: fid(schedule) for schedule in tuning.tried}
+        # Chains that ran away come last.
+        finite = {s: f if math.isfinite(f) else math.inf for s, f in found.items()}
+        best = min(finite, key=finite.__getitem__)
         spent = time.perf_counter() - begun
         record = desk.records(group, steps=tuning.steps, seconds=spent)
         return {
-            "records": [record("fid_tuning", best["fid"], n=tuning.images)],
-            "tried": [row | {"fid": rounded(row["fid"])} for row in tried],
-            "chosen": {name: best[name] for name in ("ratio", "power")},
+            "records": [record("fid_tuning", found[best], n=tuning.images)],
+            "tried": [
+                dataclasses.asdict(s) | {"fid": rounded(f)} for s, f in found.items()
+            ],
+            "chosen": dataclasses.asdict(best),
         }
 
     def _langevin(self, group: Group, steps: int) -> dict[str, Any]:
@@ -247,8 +246,3 @@ class Bench:
         cell["curve"] = [[int(row["made"]), rounded(row["fid"])] for row in rows]
         cell["status"] = fit.status
         return cell
-
-
-def _finite_fid(row: dict[str, Any]) -> float:
-    """For a minimum: chains that ran away come last."""
-    return row["fid"] if math.isfinite(row["fid"]) else math.inf

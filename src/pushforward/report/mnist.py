@@ -292,14 +292,8 @@ def _schedule(results: Results) -> str:
     ]
     header = ["step / sigma²", *(f"sigma^{p:g}" if p else "log sigma" for p in powers)]
     spaced = f"sigma^{chosen['power']:g}" if chosen["power"] else "log sigma"
-    edges = [
-        name
-        for name, value in chosen.items()
-        if len(all_of := {row[name] for row in cell["tried"]}) > 1
-        and value in (min(all_of), max(all_of))
-    ]
     edge = ""
-    if edges:
+    if _at_the_edge(chosen, cell["tried"]):
         edge = " **It lies at the edge of what was tried**: better may lie beyond."
     return f"""## Langevin's schedule
 
@@ -310,6 +304,15 @@ of {chosen["ratio"]:g} sigma², levels even in {spaced}.{edge}
 
 {table(header, rows)}
 """
+
+
+def _at_the_edge(chosen: dict[str, float], tried: list[dict[str, float]]) -> bool:
+    """Whether something was chosen beyond which nothing was tried."""
+    for name, value in chosen.items():
+        values = {row[name] for row in tried}
+        if len(values) > 1 and value in (min(values), max(values)):
+            return True
+    return False
 
 
 def _costs(results: Results) -> str:
