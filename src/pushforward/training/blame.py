@@ -18,7 +18,7 @@ def blame(key: PRNGKeyArray, target: AbstractTarget, sampler: Sampler) -> str | 
     if not np.isfinite(draws).all():
         return "the sampler's own draws are not finite: lower the learning rate"
     if not target.is_noise_conditional:
-        found = _density(target, draws) or _score(target, draws)
+        found = _outside(target, draws) or _score(target, draws)
         if found is not None:
             return found
     whitened = np.asarray(jax.vmap(sampler.whitening.from_target)(draws))
@@ -26,26 +26,24 @@ def blame(key: PRNGKeyArray, target: AbstractTarget, sampler: Sampler) -> str | 
     if np.median(size) > _FAR:
         typical = draws[int(np.argsort(size)[_DRAWS // 2])]
         return (
-            f"the draws have run away, to such as {_point(target, typical)}: does the "
-            "density fall fast enough there to have a finite integral?"
+            f"the draws have run away, to such as {_point(target, typical)}: see "
+            "whether the density falls fast enough to have a finite integral"
         )
     return None
 
 
-def _density(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
+def _outside(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
     if target.is_stochastic or not target.has_density:
         return None
     values = np.asarray(jax.vmap(target.log_density)(draws))
-    bad = ~np.isfinite(values)
-    if not bad.any():
+    outside = np.isneginf(values)
+    if not outside.any():
         return None
-    first = int(np.argmax(bad))
-    advice = "mend it there"
-    if values[first] == -np.inf:
-        advice = "if its support is bounded, say so with pushforward.constrained"
+    first = draws[int(np.argmax(outside))]
     return (
-        f"the log density is {values[first]} at {bad.mean():.1%} of the draws, such as "
-        f"{_point(target, draws[first])}: {advice}"
+        f"the log density is -inf at {outside.mean():.1%} of the draws, such as "
+        f"{_point(target, first)}: if its support is bounded, say so with "
+        "pushforward.constrained"
     )
 
 
