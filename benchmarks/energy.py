@@ -1,7 +1,7 @@
 """What does a training step of the energy model cost, and how busy is the device?
 
 `train` (progress off; the same steps, keys and images) against `init` and one compiled
-`lax.scan` of `step`, in turns, compiled beforehand: the claim is the ratio. The step's
+`lax.scan` of `step`, both compiled beforehand: the claim is the ratio. The step's
 arithmetic, counted from the traced program, over its time, beside the rate of one large
 convolution alone: the share. To see what is in the way: the same with four times the
 batch, and a pass forward alone.
@@ -16,23 +16,11 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from engine import begin, scan
 
 import pushforward as pf
 from pushforward.experiments.counting import multiplications
 from pushforward.experiments.mnist_tasks import Energy, Images
-
-
-@eqx.filter_jit
-def scan(task, images, key, state, steps):
-    def step(state, i):
-        return task.step(jax.random.fold_in(key, i), images, state)
-
-    return jax.lax.scan(step, state, jnp.arange(steps))
-
-
-@eqx.filter_jit
-def start(task, images, key, steps):
-    return task.init(key, images, steps)
 
 
 def seconds(call, repeats):
@@ -83,7 +71,7 @@ def main():
         steps = arguments.steps * 128 // batch
         task = Energy(width=arguments.width, batch_size=batch)
         task = task.resolve(images, backend)
-        state = start(task, images, key, jnp.asarray(steps, jnp.int32))
+        state = begin(task, images, key, jnp.asarray(steps, jnp.int32))
         work = 2e-12 * multiplications(task.step, key, images, state)
 
         def bare(task=task, state=state, steps=steps):

@@ -117,7 +117,7 @@ class Reproduce:
     mnist: an energy model of digits and its one-step sampler (Table 3, Figures 3, 5).
     """
     scale: Literal["smoke", "cpu", "full"] = "cpu"
-    """smoke: minutes; cpu: up to an hour on two cores; full: for a GPU."""
+    """smoke: minutes; cpu: small enough for two cores; full: for a GPU."""
     out: Path = Path("runs/results")
     """Directory for the result file."""
     methods: tuple[str, ...] = ()

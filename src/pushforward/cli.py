@@ -183,7 +183,7 @@ def _digits() -> "Sampler":
         raise UsageError(
             f"This installation of pushforward has no sampler of digits ({DIGITS_FILE} "
             "is not there): train one with pushforward reproduce mnist --scale full "
-            "--methods classifier energy small, and draw from its file, "
+            "--methods classifier energy schedule small, and draw from its file, "
             "mnist_digits.safetensors."
         )
     return _load(DIGITS_FILE)

@@ -207,7 +207,7 @@ def _by_smc(key, rng, target, n):
     if lost > PARTICLES:
         return f"{sentence} found no region where the density is finite"
     if min(len(draws) for draws, _ in after) < PARTICLES // 10:
-        return f"of {sentence} one lost its particles to where the density is infinite"
+        return f"of {sentence} one lost its particles: there the density is not finite"
     complaints = [*_unfinished(runs)]
     if lost:
         complaints.append(f"{lost} particles lie where the density is not finite")

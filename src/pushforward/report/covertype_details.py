@@ -44,8 +44,8 @@ at scale `full`.
   everything 30 times; the column of repeats says how often it was here.
 - SGLD: step .1/(t + 1)^.55 on the log density summed over a minibatch (summed over all
   rows it would start with steps of 10^4), {scale.epochs:g} epochs in minibatches of
-  100, its last 100 points. On the mean over rows three epochs lead nowhere near the
-  posterior.
+  100, its last 100 points. On the mean over rows, in a trial that is not in the
+  result file, three epochs led nowhere near the posterior.
   SVGD: 100 particles, step .05, median bandwidth, the same data. Both start at draws of
   the prior. DSVI is a full Gaussian in whitened coordinates; the paper's learning rate
   of 1e-7 belongs to coordinates it does not give.
