@@ -28,6 +28,7 @@ from pushforward.methods.base import (
     fill_in,
 )
 from pushforward.methods.common import (
+    OwnNetwork,
     Schedule,
     ScoreModel,
     Shape,
@@ -38,10 +39,10 @@ from pushforward.methods.common import (
     rested,
 )
 from pushforward.networks import (
+    MLP,
     AbstractBatchNetwork,
     AbstractNetwork,
     ScoreMLP,
-    UNet,
     with_statistics,
 )
 from pushforward.sampler import Sampler
@@ -73,6 +74,10 @@ class AbstractAlternating(AbstractMethod):
     (the range of the score steps, unless given). `sigma_power` weighs the levels: a
     gradient counts by that power of its sigma. With `antithetic` the noise comes in
     pairs, `eps` and `-eps`, at twice the cost: worth it where sigma is small.
+
+    With `copied` the score network starts as a copy of the target's own, for a target
+    whose `score(x, sigma)` is a network. Both are then of one kind, and their
+    difference starts at zero.
     """
 
     width: eqx.AbstractVar[AutoInt]
@@ -91,6 +96,7 @@ class AbstractAlternating(AbstractMethod):
     averaging: eqx.AbstractVar[float]
     estimator: eqx.AbstractVar[scores.Estimator]
     antithetic: eqx.AbstractVar[bool]
+    copied: eqx.AbstractVar[bool]
     whiten: eqx.AbstractVar[bool]
     particles: eqx.AbstractVar[int]
     sigma_power: eqx.AbstractVar[float]
@@ -221,14 +227,8 @@ class AbstractAlternating(AbstractMethod):
                 compute=self.compute,
                 key=network_key,
             )
-        score = new_score(
-            self.shape,
-            target,
-            self.score_width,
-            self.depth,
-            self.activation,
-            compute=self.compute,
-            key=score_key,
+        score = (
+            OwnNetwork(target) if self.copied else self._new_score(target, score_key)
         )
         return AlternatingState(
             network,
@@ -238,6 +238,17 @@ class AbstractAlternating(AbstractMethod):
             self._score_adam.init(score),
             seen,
             Clock.start(steps),
+        )
+
+    def _new_score(self, target: AbstractTarget, key: PRNGKeyArray) -> ScoreModel:
+        return new_score(
+            self.shape,
+            target,
+            self.score_width,
+            self.depth,
+            self.activation,
+            compute=self.compute,
+            key=key,
         )
 
     def _noise_levels(
@@ -308,7 +319,8 @@ class AbstractAlternating(AbstractMethod):
 
     def _score_loss(self, model: ScoreModel, network, target, key):
         z_key, level_key, noise_key = jax.random.split(key, 3)
-        x0 = jax.lax.stop_gradient(jax.vmap(network)(self._latents(z_key, network)))
+        x0, _ = _draw(network, self._latents(z_key, network))
+        x0 = jax.lax.stop_gradient(x0)
         bounds = self.sigma_min, self.sigma_max
         levels = self._noise_levels(level_key, target, bounds)
 
@@ -327,11 +339,7 @@ class AbstractAlternating(AbstractMethod):
         All of the objective's dependence on the sampler is through its draws.
         """
         z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
-        z = self._latents(z_key, network)
-        if isinstance(network, AbstractBatchNetwork):
-            x0, seen = network.train(z)
-        else:
-            x0, seen = jax.vmap(network)(z), None
+        x0, seen = _draw(network, self._latents(z_key, network))
         bounds = self.sampler_sigma_min, self.sampler_sigma_max
         levels = self._noise_levels(level_key, target, bounds)
         eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
@@ -383,7 +391,16 @@ class AbstractAlternating(AbstractMethod):
         return Sampler(network, state.look.whitening, scale, target.structure)
 
 
-def _at_level(model: ScoreModel, sigma: Any) -> Field:
-    if isinstance(model, UNet) or (isinstance(model, ScoreMLP) and model.conditional):
-        return lambda x: model(x, sigma)
-    return lambda x: model(x)
+def _draw(network: AbstractNetwork, z: Float[Array, "n l"]):
+    """Draws in training, and the network that has seen a batch, where that matters."""
+    if isinstance(network, AbstractBatchNetwork):
+        return network.train(z)
+    return jax.vmap(network)(z), None
+
+
+def _at_level(model: Any, sigma: Any) -> Field:
+    if isinstance(model, MLP) or (
+        isinstance(model, ScoreMLP) and not model.conditional
+    ):
+        return lambda x: model(x)
+    return lambda x: narrow(model(x, sigma))

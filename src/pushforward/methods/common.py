@@ -1,6 +1,6 @@
 """What methods that train a network share: its shape, its coordinates, its pace."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from pushforward.networks import (
     at_rest,
 )
 from pushforward.networks.layers import Compute
-from pushforward.targets.base import AbstractTarget
+from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
 from pushforward.targets.coordinates import Whitening
 from pushforward.whitening import Look, look
 
@@ -98,7 +98,31 @@ def new_score(
     return ScoreMLP(target.dim, width, depth, activation, conditional=levels, key=key)
 
 
-ScoreModel = ScoreMLP | MLP | UNet
+class OwnNetwork(eqx.Module):
+    """A copy of the network that a target's score is, to be trained."""
+
+    weights: Any
+    # Activations and the like may be leaves of somebody else's module.
+    rest: Any = eqx.field(static=True)
+
+    def __init__(self, target: AbstractTarget):
+        """Refuses a target without such a network."""
+        weights = None
+        if isinstance(target, NoiseConditionalTarget):
+            weights, self.rest = eqx.partition(target.function, eqx.is_inexact_array)
+        if not jax.tree.leaves(weights):
+            raise UsageError(
+                "copied=True starts from the target's own network: it needs a "
+                "NoiseConditionalTarget whose score is an equinox module with weights."
+            )
+        self.weights = weights
+
+    def __call__(self, x: Float[Array, " d"], sigma: Any) -> Float[Array, " d"]:
+        """The score at one point and noise level."""
+        return eqx.combine(self.weights, self.rest)(x, sigma)
+
+
+ScoreModel = ScoreMLP | MLP | UNet | OwnNetwork
 
 
 def rested(network: AbstractNetwork) -> AbstractNetwork:

@@ -87,7 +87,8 @@ def _patches(x: Image, size: int) -> Image:
 class UpConv(eqx.Module):
     """A transposed convolution of size 4 that multiplies the side by `stride`.
 
-    With stride 4 it turns one pixel into a 4 by 4 image.
+    Every pixel adds a kernel, times its value, to its place in the larger image. With
+    stride 4 it turns one pixel into a 4 by 4 image.
     """
 
     weight: Float[Array, "4 4 i o"]
@@ -115,12 +116,18 @@ class UpConv(eqx.Module):
         """The layer on one image."""
         dtype = jnp.dtype(self.compute)
         x, weight = x.astype(dtype), self.weight.astype(dtype)
-        if on_cpu():
+        if on_cpu() or self.stride == 4:
             y = _spread(x, weight, self.stride)
         else:
-            strides = (self.stride, self.stride)
-            y = jax.lax.conv_transpose(
-                x[None], weight, strides, "SAME", dimension_numbers=_LAYOUT
+            # Written as the gradient of a convolution is, kernel turned around: XLA
+            # knows that form, and would fill the image with zeros for another.
+            y = jax.lax.conv_general_dilated(
+                x[None],
+                weight[::-1, ::-1],
+                (1, 1),
+                ((2, 2), (2, 2)),
+                lhs_dilation=(self.stride, self.stride),
+                dimension_numbers=_LAYOUT,
             )[0]
         return y.astype(NETWORK_DTYPE) + self.bias[None, None]
 
@@ -128,10 +135,9 @@ class UpConv(eqx.Module):
 def _spread(x: Image, weight: Float[Array, "4 4 i o"], stride: int) -> Image:
     """A transposed convolution as a product: each pixel adds a kernel to its place."""
     h, w, _ = x.shape
-    # As a correlation of an image with zeros between its pixels would meet it.
-    turned = weight[::-1, ::-1].transpose(2, 0, 1, 3)
-    inputs, _, _, outputs = turned.shape
-    kernels = (x @ turned.reshape(inputs, -1)).reshape(h, w, 4, 4, outputs)
+    _, _, inputs, outputs = weight.shape
+    flat = weight.transpose(2, 0, 1, 3).reshape(inputs, -1)
+    kernels = (x @ flat).reshape(h, w, 4, 4, outputs)
     if stride == 4:
         return kernels.transpose(0, 2, 1, 3, 4).reshape(4 * h, 4 * w, outputs)
     # Row 2a + r of the kernel of pixel i is added to row 2 (i + a) + r.
