@@ -7,7 +7,6 @@ weights of `s` are frozen). Objectives differ in one function: `DFT`, `KL`.
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -32,17 +31,17 @@ from pushforward.methods.common import (
     Schedule,
     ScoreModel,
     Shape,
+    at_level,
     coordinates,
+    in_training,
     new_map,
     new_score,
     pace,
     rested,
 )
 from pushforward.networks import (
-    MLP,
     AbstractBatchNetwork,
     AbstractNetwork,
-    ScoreMLP,
     with_statistics,
 )
 from pushforward.sampler import Sampler
@@ -319,13 +318,13 @@ class AbstractAlternating(AbstractMethod):
 
     def _score_loss(self, model: ScoreModel, network, target, key):
         z_key, level_key, noise_key = jax.random.split(key, 3)
-        x0, _ = _draw(network, self._latents(z_key, network))
+        x0, _ = in_training(network, self._latents(z_key, network))
         x0 = jax.lax.stop_gradient(x0)
         bounds = self.sigma_min, self.sigma_max
         levels = self._noise_levels(level_key, target, bounds)
 
         def one(x0, sigma, key):
-            field = _at_level(model, sigma)
+            field = at_level(model, sigma)
             return scores.score_loss(
                 self.estimator, field, x0, sigma, key, antithetic=self.antithetic
             )
@@ -339,7 +338,7 @@ class AbstractAlternating(AbstractMethod):
         All of the objective's dependence on the sampler is through its draws.
         """
         z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
-        x0, seen = _draw(network, self._latents(z_key, network))
+        x0, seen = in_training(network, self._latents(z_key, network))
         bounds = self.sampler_sigma_min, self.sampler_sigma_max
         levels = self._noise_levels(level_key, target, bounds)
         eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
@@ -355,7 +354,7 @@ class AbstractAlternating(AbstractMethod):
                 return narrow(view.score(widen(x), key=b_key, sigma=outer))
 
             second = again if target.is_stochastic else first
-            field = _at_level(score, sigma)
+            field = at_level(score, sigma)
             signs = (1.0, -1.0) if self.antithetic else (1.0,)
 
             def objective(x, sign):
@@ -389,18 +388,3 @@ class AbstractAlternating(AbstractMethod):
         scale = jnp.asarray(scale, jnp.result_type(float))
         network = rested(state.averaged)
         return Sampler(network, state.look.whitening, scale, target.structure)
-
-
-def _draw(network: AbstractNetwork, z: Float[Array, "n l"]):
-    """Draws in training, and the network that has seen a batch, where that matters."""
-    if isinstance(network, AbstractBatchNetwork):
-        return network.train(z)
-    return jax.vmap(network)(z), None
-
-
-def _at_level(model: Any, sigma: Any) -> Field:
-    if isinstance(model, MLP) or (
-        isinstance(model, ScoreMLP) and not model.conditional
-    ):
-        return lambda x: model(x)
-    return lambda x: narrow(model(x, sigma))

@@ -1,5 +1,6 @@
 """What methods that train a network share: its shape, its coordinates, its pace."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -123,6 +124,26 @@ class OwnNetwork(eqx.Module):
 
 
 ScoreModel = ScoreMLP | MLP | UNet | OwnNetwork
+
+
+def at_level(
+    model: ScoreModel, sigma: Any
+) -> Callable[[Float[Array, " d"]], Float[Array, " d"]]:
+    """The score at this noise level, for a model that knows levels."""
+    if isinstance(model, MLP):
+        return lambda x: model(x)
+    if isinstance(model, ScoreMLP) and not model.conditional:
+        return lambda x: model(x)
+    return lambda x: narrow(model(x, sigma))
+
+
+def in_training(
+    network: AbstractNetwork, z: Float[Array, "n l"]
+) -> tuple[Float[Array, "n d"], AbstractBatchNetwork | None]:
+    """Draws in training, and the network that has seen the batch, if it looks at it."""
+    if isinstance(network, AbstractBatchNetwork):
+        return network.train(z)
+    return jax.vmap(network)(z), None
 
 
 def rested(network: AbstractNetwork) -> AbstractNetwork:
