@@ -24,7 +24,9 @@ from pushforward.networks.layers import (
     GroupNorm,
     UpConv,
     double,
+    fold,
     halve,
+    unfold,
 )
 
 KEY = jax.random.key(0)
@@ -75,6 +77,14 @@ def test_halving_and_doubling():
     x = jnp.arange(32.0).reshape(4, 4, 2)
     assert halve(x)[0, 0, 0] == jnp.mean(x[:2, :2, 0])
     np.testing.assert_array_equal(halve(double(x)), x)
+
+
+def test_folding():
+    x = jnp.arange(48.0).reshape(4, 4, 3)
+    folded = fold(x)
+    assert folded.shape == (2, 2, 12)
+    np.testing.assert_array_equal(folded[0, 1], x[:2, 2:].ravel())
+    np.testing.assert_array_equal(unfold(folded), x)
 
 
 def test_batch_norm():

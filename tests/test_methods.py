@@ -1,6 +1,5 @@
 """The methods' mathematics against closed forms and direct computations."""
 
-import signal
 import sys
 
 import equinox as eqx
@@ -403,68 +402,3 @@ def test_the_papers_setting_trains_many_seeds_on_minibatches(name):
     ):
         np.testing.assert_array_equal(now, averaged)
         assert bool(jnp.isfinite(now).all()) and bool((now[0] != now[1]).any())
-
-
-# A score network that starts as the target's own
-
-
-class Slope(eqx.Module):
-    """The score of a random energy model; its activation is a leaf, as others' are."""
-
-    energy: eqx.nn.MLP
-
-    def __call__(self, x, sigma):
-        return jax.grad(self.energy)(x) / sigma
-
-
-COPYING = methods.DFT(copied=True, width=4, steps=4, batch_size=8, score_warmup=0)
-
-
-def energy_model():
-    energy = eqx.nn.MLP(2, "scalar", 8, 2, jax.nn.silu, key=jax.random.key(3))
-    return pf.NoiseConditionalTarget(Slope(energy), 2, sigma_range=(0.1, 1.0))
-
-
-def test_a_copied_score_starts_at_the_targets_and_leaves_it_alone():
-    target, key = energy_model(), jax.random.key(0)
-    method = COPYING.resolve(target, "cpu")
-    state = method.init(key, target, jnp.asarray(4))
-    x, sigma = draws(1, 2)[0], jnp.asarray(0.3)
-    np.testing.assert_array_equal(state.score(x, sigma), target.score(x, sigma=sigma))
-    after, info = eqx.filter_jit(method.step)(key, target, state)
-    # The two scores agreed when the score network had made its one step of Adam, at
-    # the first step's rate: their difference is small, and not nothing.
-    assert 0 < float(info["fisher"]) < 0.1
-    assert not np.array_equal(after.score(x, sigma), state.score(x, sigma))
-
-
-def test_a_copied_score_goes_on_where_it_stopped(tmp_path):
-    target, key, out = energy_model(), jax.random.key(0), tmp_path / "run"
-
-    def stop(step, sampler, _):
-        # As Ctrl-C does: after the steps under way the run is saved and left.
-        if step == 2:
-            signal.raise_signal(signal.SIGINT)
-        return {}
-
-    def fit(**options):
-        return pf.fit(key, target, COPYING, watch_every=2, progress=False, **options)
-
-    whole, part = fit(watch=lambda *_: {}), fit(watch=stop, out=out)
-    assert part.interrupted
-    rest = fit(watch=lambda *_: {}, out=out, resume=True)
-    assert rest.finished
-    draws = [f.sampler.sample_flat(key, 9) for f in (whole, rest)]
-    np.testing.assert_array_equal(*draws)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        NORMAL,
-        pf.NoiseConditionalTarget(lambda x, s: -x, 2, sigma_range=(0.1, 1.0)),
-    ],
-)
-def test_there_must_be_a_network_to_copy(target):
-    with pytest.raises(UsageError, match="the target's own network"):
-        pf.fit(jax.random.key(0), target, COPYING, progress=False)

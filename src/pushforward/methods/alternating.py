@@ -27,7 +27,6 @@ from pushforward.methods.base import (
     fill_in,
 )
 from pushforward.methods.common import (
-    OwnNetwork,
     Schedule,
     ScoreModel,
     Shape,
@@ -73,10 +72,6 @@ class AbstractAlternating(AbstractMethod):
     (the range of the score steps, unless given). `sigma_power` weighs the levels: a
     gradient counts by that power of its sigma. With `antithetic` the noise comes in
     pairs, `eps` and `-eps`, at twice the cost: worth it where sigma is small.
-
-    With `copied` the score network starts as a copy of the target's own, for a target
-    whose `score(x, sigma)` is a network. Both are then of one kind, and their
-    difference starts at zero.
     """
 
     width: eqx.AbstractVar[AutoInt]
@@ -95,7 +90,6 @@ class AbstractAlternating(AbstractMethod):
     averaging: eqx.AbstractVar[float]
     estimator: eqx.AbstractVar[scores.Estimator]
     antithetic: eqx.AbstractVar[bool]
-    copied: eqx.AbstractVar[bool]
     whiten: eqx.AbstractVar[bool]
     particles: eqx.AbstractVar[int]
     sigma_power: eqx.AbstractVar[float]
@@ -226,8 +220,14 @@ class AbstractAlternating(AbstractMethod):
                 compute=self.compute,
                 key=network_key,
             )
-        score = (
-            OwnNetwork(target) if self.copied else self._new_score(target, score_key)
+        score = new_score(
+            self.shape,
+            target,
+            self.score_width,
+            self.depth,
+            self.activation,
+            compute=self.compute,
+            key=score_key,
         )
         return AlternatingState(
             network,
@@ -237,17 +237,6 @@ class AbstractAlternating(AbstractMethod):
             self._score_adam.init(score),
             seen,
             Clock.start(steps),
-        )
-
-    def _new_score(self, target: AbstractTarget, key: PRNGKeyArray) -> ScoreModel:
-        return new_score(
-            self.shape,
-            target,
-            self.score_width,
-            self.depth,
-            self.activation,
-            compute=self.compute,
-            key=key,
         )
 
     def _noise_levels(

@@ -23,7 +23,7 @@ from pushforward.networks import (
     at_rest,
 )
 from pushforward.networks.layers import Compute
-from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
+from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitening
 from pushforward.whitening import Look, look
 
@@ -99,31 +99,7 @@ def new_score(
     return ScoreMLP(target.dim, width, depth, activation, conditional=levels, key=key)
 
 
-class OwnNetwork(eqx.Module):
-    """A copy of the network that a target's score is, to be trained."""
-
-    weights: Any
-    # Activations and the like may be leaves of somebody else's module.
-    rest: Any = eqx.field(static=True)
-
-    def __init__(self, target: AbstractTarget):
-        """Refuses a target without such a network."""
-        weights = None
-        if isinstance(target, NoiseConditionalTarget):
-            weights, self.rest = eqx.partition(target.function, eqx.is_inexact_array)
-        if not jax.tree.leaves(weights):
-            raise UsageError(
-                "copied=True starts from the target's own network: it needs a "
-                "NoiseConditionalTarget whose score is an equinox module with weights."
-            )
-        self.weights = weights
-
-    def __call__(self, x: Float[Array, " d"], sigma: Any) -> Float[Array, " d"]:
-        """The score at one point and noise level."""
-        return eqx.combine(self.weights, self.rest)(x, sigma)
-
-
-ScoreModel = ScoreMLP | MLP | UNet | OwnNetwork
+ScoreModel = ScoreMLP | MLP | UNet
 
 
 def at_level(
@@ -134,7 +110,7 @@ def at_level(
         return lambda x: model(x)
     if isinstance(model, ScoreMLP) and not model.conditional:
         return lambda x: model(x)
-    return lambda x: narrow(model(x, sigma))
+    return lambda x: model(x, sigma)
 
 
 def in_training(

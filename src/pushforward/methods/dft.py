@@ -42,7 +42,6 @@ class DFT(AbstractAlternating):
     averaging: float = 0.999
     estimator: Estimator = "denoising"
     antithetic: bool = True
-    copied: bool = False
     whiten: bool = True
     particles: int = 2048
     sigma_power: float = 2.0

@@ -35,7 +35,6 @@ class Fisher(AbstractAlternating):
     averaging: float = 0.999
     estimator: Estimator = "exact"
     antithetic: bool = False
-    copied: bool = False
     whiten: bool = True
     particles: int = 2048
     sigma_power: float = 2.0

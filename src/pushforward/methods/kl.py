@@ -31,7 +31,6 @@ class KL(AbstractAlternating):
     averaging: float = 0.999
     estimator: Estimator = "denoising"
     antithetic: bool = True
-    copied: bool = False
     whiten: bool = True
     particles: int = 2048
     sigma_power: float = 2.0

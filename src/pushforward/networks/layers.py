@@ -235,3 +235,17 @@ def halve(x: Image) -> Image:
 def double(x: Image) -> Image:
     """Every pixel four times."""
     return jnp.repeat(jnp.repeat(x, 2, axis=0), 2, axis=1)
+
+
+def fold(x: Image) -> Image:
+    """Squares of two by two pixels become one pixel of four times the channels."""
+    h, w, c = x.shape
+    parts = x.reshape(h // 2, 2, w // 2, 2, c).transpose(0, 2, 1, 3, 4)
+    return parts.reshape(h // 2, w // 2, 4 * c)
+
+
+def unfold(x: Image) -> Image:
+    """What `fold` did, undone."""
+    h, w, c = x.shape
+    parts = x.reshape(h, w, 2, 2, c // 4).transpose(0, 2, 1, 3, 4)
+    return parts.reshape(2 * h, 2 * w, c // 4)
