@@ -228,7 +228,7 @@ SCALES = {
         "cpu",
         classifier=Classify(steps=600, batch_size=64, width=1),
         energy=Energy(steps=3000, batch_size=32, width=16),
-        generators=_some(generators(1500, 128, 128, 16, batch=32), "dft_l2|ours"),
+        generators=_some(generators(1500, 128, 128, 32, batch=32), "dft_l2|ours"),
         tuning=Tuning(steps=200, images=250, ratios=(0.1, 0.2), powers=(0.0,)),
         langevin=(50, 200),
         judged=1_000,
@@ -240,7 +240,7 @@ SCALES = {
         "full",
         classifier=Classify(),
         energy=Energy(steps=60_000),
-        generators=tuple(generators(30_000, 1024, 256, 64).values()),
+        generators=tuple(generators(30_000, 1024, 256, 96).values()),
     ),
 }
 

@@ -149,7 +149,7 @@ class AbstractAlternating(AbstractMethod):
                 "steps": 15_000 if fast else 4_000,
                 "batch_size": 128 if image else (2048 if fast else 256),
                 "width": width,
-                "score_width": 64 if image else (self.width or width),
+                "score_width": 96 if image else (self.width or width),
                 "latent": latent,
                 "noise_scale": self._noise,
                 "compute": "bfloat16" if image and fast else "float32",

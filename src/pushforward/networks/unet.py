@@ -75,8 +75,12 @@ class UNet(AbstractNetwork):
     Squares of two by two pixels are one pixel of four channels to it: half the side
     and twice the width cost the same arithmetic, and half the memory traffic, which is
     what such a network waits for. Images of `depth` sizes: side / 2, side / 4, ...,
-    with `width` channels at first and twice as many from then on. The input is divided
-    by its typical size sqrt(1/4 + sigma^2).
+    with `width` channels at first and twice as many from then on.
+
+    With `v = 1/4 + sigma^2`, about the mean square of a noisy pixel, and `F` the
+    layers, `a = -sigma x / v + F(x / sqrt(v)) / (2 sqrt(v))` (Karras et al., 2022):
+    what is known of noise without looking need not be learnt, and where noise is high
+    the layers' errors count little.
     """
 
     stem: Conv
@@ -135,6 +139,7 @@ class UNet(AbstractNetwork):
         assert sigma is not None
         level = self._describe(sigma)
         scale = jax.lax.rsqrt(0.25 + sigma**2)
+        known = -sigma * scale**2 * x
         h = self.stem(fold((scale * x).reshape(self.side, self.side, 1)))
         kept = []
         end = 2 * self.depth
@@ -149,8 +154,8 @@ class UNet(AbstractNetwork):
             h = self.up[i + 1](self.up[i](h, level), level)
             h = double(h) if i + 2 < end else h
         norm, last = self.head
-        a = unfold(last(jax.nn.silu(norm(h)))).ravel()
-        return a / sigma
+        learnt = unfold(last(jax.nn.silu(norm(h)))).ravel()
+        return (known + 0.5 * scale * learnt) / sigma
 
     def _describe(self, sigma: Float[Array, ""]) -> Float[Array, " e"]:
         # Waves of log sigma, of 1/16 to 16 turns.
