@@ -244,5 +244,5 @@ class Bench:
             {**record("speedup", theirs / mine, n=scale.batch), "beside": scale.raced},
         ]
         cell["curve"] = [[int(row["made"]), rounded(row["fid"])] for row in rows]
-        cell["status"] = fit.status
+        cell["status"], cell["config"] = fit.status, fit.config["method"]
         return cell

@@ -167,8 +167,8 @@ def generators(
         "depth": depth,
         "score_steps": 1,
         "score_warmup": min(500, steps // 4),
-        "learning_rate": 2e-4,
-        "score_learning_rate": 2e-4,
+        "learning_rate": 6e-4,
+        "score_learning_rate": 6e-4,
         "momentum": 0.0,
         "antithetic": False,
         # DFT's gradient goes as 1/sigma^3: of a product of two scores, each 1/sigma.

@@ -320,20 +320,24 @@ def _costs(results: Results) -> str:
     stages = [n for n in ("classifier|ours", "energy|ours") if n in results.cells]
     for name in [*stages, *(name for name, _ in one_step(results))]:
         record = results.cells[name]["records"][0]
+        how = results.cells[name].get("config", {})
+        rates = [how.get("learning_rate"), how.get("score_learning_rate")]
         rows.append(
             [
                 label(name),
                 f"{record['steps']:,}",
+                ", ".join(f"{rate:g}" for rate in rates if rate),
                 f"{record['seconds']:,.0f}",
                 record["device"],
             ]
         )
     if not rows:
         return ""
-    header = ["stage", "steps", "seconds", "device"]
+    header = ["stage", "steps", "learning rates", "seconds", "device"]
     return f"""## What training costs
 
-Seconds include compilation.
+Learning rates are those of the sampler and of its score network. Seconds include
+compilation.
 
 {table(header, rows)}
 """
@@ -365,11 +369,11 @@ def _settings(results: Results) -> str:
 - Annealed Langevin: as many levels as steps, from {high} to {low}, one step at each,
   from N(1/2, {high}^2), and one closing step that denoises.
 - Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
-  {sizes}; a score network, a U-Net that knows sigma, trained once a step. "ours": both
-  at 2e-4 with a warm-up and a cosine, averaged weights. "paper": both at 1e-4,
-  constant, the last weights, the sampler's noise levels from
-  {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its levels 7 to 50, read as fifty in geometric
-  order). Both: batch {batch}, momentum 0, one seed.
+  {sizes}; a score network, a U-Net that knows sigma, trained once a step. "ours":
+  learning rates with a warm-up and a cosine, averaged weights. "paper": constant ones,
+  the last weights, the sampler's noise levels from {PAPER_SAMPLER_SIGMA_MIN:.2f} on
+  (its levels 7 to 50, read as fifty in geometric order). Both: batch {batch}, momentum
+  0, one seed.
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
