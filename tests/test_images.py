@@ -132,6 +132,18 @@ def test_a_u_net_keeps_its_shape_at_every_level():
     assert not np.allclose(0.3 * out[0], 3.0 * out[1])
 
 
+def test_a_u_net_that_has_learnt_nothing_knows_the_noise():
+    """With its last layer at zero, the score of N(0, 1/4 + sigma^2) in every pixel."""
+    network = UNet(8, 8, depth=1, key=KEY)
+    last = network.head[1]
+    nothing = jnp.zeros_like(last.weight)
+    network = eqx.tree_at(lambda n: n.head[1].weight, network, nothing)
+    x = jax.random.normal(jax.random.key(1), (64,), jnp.float32)
+    for sigma in (0.3, 3.0):
+        found = network(x, jnp.asarray(sigma, jnp.float32))
+        np.testing.assert_allclose(found, -x / (0.25 + sigma**2), rtol=1e-5)
+
+
 def test_points_of_many_coordinates_come_in_smaller_blocks():
     sampler = pf.sampler.Sampler(
         Generator(2, 8, key=KEY),

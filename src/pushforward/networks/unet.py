@@ -73,9 +73,9 @@ class UNet(AbstractNetwork):
     """`s(x, sigma) = a(x, sigma) / sigma`, `a` a U-Net on images given as vectors.
 
     Squares of two by two pixels are one pixel of four channels to it: half the side
-    and twice the width cost the same arithmetic, and half the memory traffic, which is
-    what such a network waits for. Images of `depth` sizes: side / 2, side / 4, ...,
-    with `width` channels at first and twice as many from then on.
+    and twice the width cost the same arithmetic, on half as many numbers. Images of
+    `depth` sizes: side / 2, side / 4, ..., with `width` channels at first and twice as
+    many from then on.
 
     With `v = 1/4 + sigma^2`, about the mean square of a noisy pixel, and `F` the
     layers, `a = -sigma x / v + F(x / sqrt(v)) / (2 sqrt(v))` (Karras et al., 2022):
@@ -100,7 +100,7 @@ class UNet(AbstractNetwork):
     def __init__(
         self,
         side: int = 32,
-        width: int = 128,
+        width: int = 96,
         compute: Compute = "float32",
         depth: int = 3,
         *,

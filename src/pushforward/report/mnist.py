@@ -3,9 +3,10 @@
 from typing import Any
 
 from pushforward.experiments import mnist_settings as settings
-from pushforward.experiments.mnist_settings import LABELS, PAPER_SAMPLER_SIGMA_MIN
+from pushforward.experiments.mnist_settings import LABELS
 from pushforward.experiments.results import Results
-from pushforward.report.tables import broken_down, not_run, number, table, where
+from pushforward.report.mnist_details import missing, outdated, setup
+from pushforward.report.tables import broken_down, number, table, where
 
 FIGURE_3, FIGURE_5 = "mnist_digits.png", "mnist_training.png"
 FIGURE_NEAREST, FIGURE_ENERGIES = "mnist_nearest.png", "mnist_energies.png"
@@ -26,8 +27,9 @@ def page(results: Results) -> str:
         _figures(results),
         _schedule(results),
         _costs(results),
-        _missing(results),
-        _settings(results),
+        missing(results),
+        outdated(results),
+        setup(results),
         where(results),
     ]
     return "\n".join(part for part in parts if part)
@@ -340,44 +342,4 @@ Learning rates are those of the sampler and of its score network. Seconds includ
 compilation.
 
 {table(header, rows)}
-"""
-
-
-def _missing(results: Results) -> str:
-    """The stages of this scale that have not been run."""
-    groups = settings.groups(settings.scale(results.scale))
-    return not_run([g.label for g in groups if g.name not in results.cells])
-
-
-def _settings(results: Results) -> str:
-    """The settings of the scale that was run."""
-    low, high = settings.SIGMA_MIN, settings.SIGMA_MAX
-    generators = settings.scale(results.scale).generators
-    batch = getattr(generators[0].what, "batch_size", None)
-    widths = {g.method: getattr(g.what, "width", None) for g in generators}
-    small = widths.pop(settings.SMALL, None)
-    usual = next(iter(widths.values()), None)
-    sizes = f"{usual or small} channels at the widest"
-    if usual and small:
-        sizes += f" ({small} in the small generator)"
-    return f"""## Settings
-
-- Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
-- Energy model: `log q_sigma = f / sigma`, denoising loss over sigma from {low} to
-  {high}, log-uniform. It is handed to the samplers as a score that knows the noise
-  level; nothing about images is known to the methods.
-- Annealed Langevin: as many levels as steps, from {high} to {low}, one step at each,
-  from N(1/2, {high}^2), and one closing step that denoises.
-- Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
-  {sizes}; a score network, a U-Net that knows sigma, trained once a step. "ours":
-  learning rates with a warm-up and a cosine, averaged weights. "paper": constant ones,
-  the last weights, the sampler's noise levels from {PAPER_SAMPLER_SIGMA_MIN:.2f} on
-  (its levels 7 to 50, read as fifty in geometric order). Both: batch {batch}, momentum
-  0, one seed.
-- DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
-  gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
-  score-identity distillation.
-- A noise level's gradient counts by sigma^3 in DFT, by sigma in KL.
-- The small generator's weights are stored in bfloat16, and its figures are those of the
-  stored weights.
 """
