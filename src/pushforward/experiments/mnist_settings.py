@@ -240,7 +240,7 @@ SCALES = {
         "full",
         classifier=Classify(),
         energy=Energy(steps=60_000),
-        generators=tuple(generators(30_000, 1024, 256, 96).values()),
+        generators=tuple(generators(60_000, 1024, 256, 96).values()),
     ),
 }
 

@@ -40,7 +40,9 @@ class _Block(eqx.Module):
         )
         self.level = eqx.nn.Linear(_LEVEL, outputs, dtype=NETWORK_DTYPE, key=c)
         same = inputs == outputs
-        self.shortcut = None if same else Conv(inputs, outputs, 1, key=d)
+        self.shortcut = (
+            None if same else Conv(inputs, outputs, 1, compute=compute, key=d)
+        )
 
     def __call__(self, x: Image, level: Float[Array, " e"]) -> Image:
         h = self.convs[0](jax.nn.silu(self.norms[0](x)))
