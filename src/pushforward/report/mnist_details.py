@@ -49,6 +49,10 @@ def setup(results: Results) -> str:
     sizes = f"{usual or small} channels at the widest"
     if usual and small:
         sizes += f" ({small} in the small generator)"
+    batches = {g.method: getattr(g.what, "batch_size", None) for g in generators}
+    few = batches.get(settings.SMALL)
+    if few not in (batch, None):
+        batch = f"{batch} (the small generator: {few})"
     return f"""## Settings
 
 - Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
@@ -59,10 +63,11 @@ def setup(results: Results) -> str:
   from N(1/2, {high}^2), and one closing step that denoises.
 - Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
   {sizes}; a score network, a U-Net that knows sigma, trained once a step. "ours":
-  learning rates with a warm-up and a cosine, averaged weights. "paper": constant ones,
-  the last weights, the sampler's noise levels from {PAPER_SAMPLER_SIGMA_MIN:.2f} on
-  (its levels 7 to 50, read as fifty in geometric order). Both: batch {batch}, momentum
-  0, one seed.
+  batch {batch}, learning rates with a warm-up and a cosine, averaged weights. "paper":
+  batch 128, constant rates of 1e-4, the last weights, the sampler's noise levels from
+  {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its levels 7 to 50, read as fifty in geometric
+  order).
+  Both: momentum 0, one seed.
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
