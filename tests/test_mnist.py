@@ -25,6 +25,7 @@ from pushforward.experiments.results import Results, read
 from pushforward.networks import EnergyResNet, Generator
 from pushforward.report import mnist as report
 from pushforward.report.pages import render
+from pushforward.training.config import method_fields
 
 pytestmark = pytest.mark.once
 
@@ -415,6 +416,19 @@ def test_the_page_of_an_unfinished_experiment(tmp_path):
     assert "1024 channels at the widest (256 in the small generator)" in page
     results.cells["schedule|ours"]["chosen"]["ratio"] = 0.5
     assert "at the edge of what was tried" in report.page(results)
+
+
+def test_the_page_names_what_was_trained_with_other_settings():
+    scale = settings.scale("full")
+    results = Results("mnist", "full", Path("mnist.json"), {})
+    group = next(g for g in scale.generators if g.name == "dft_l2|ours")
+    now = method_fields(group.what)
+    cell = invented(group, 2.0)
+    results.cells[group.name] = {**cell, "config": now}
+    assert "Older than the command" not in report.page(results)
+    results.cells[group.name]["config"] = {**now, "batch_size": 7}
+    old = f"- {group.label}: batch_size 7 (now {now['batch_size']})\n"
+    assert old in report.page(results).split("## Older than the command")[1]
 
 
 def test_the_page_of_a_smaller_scale_has_its_settings(tmp_path):

@@ -160,8 +160,7 @@ def generators(
 ) -> dict[str, Group]:
     """The one-step samplers: three objectives, a small one, the paper's settings.
 
-    A batch of more than the paper's 128 is for the large generator and our settings: on
-    a GPU four times as many images take twice the time.
+    A batch of more than the paper's 128 is for the large generators in our settings.
     """
     usual = min(batch, 128)
     common = {

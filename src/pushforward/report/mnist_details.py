@@ -1,7 +1,8 @@
 """The end of the third experiment's page: what is missing or old, and what was set."""
 
+from typing import Any
+
 from pushforward.experiments import mnist_settings as settings
-from pushforward.experiments.mnist_settings import PAPER_SAMPLER_SIGMA_MIN
 from pushforward.experiments.results import Results
 from pushforward.report.tables import not_run
 
@@ -41,18 +42,20 @@ trained by older code; they are to be run again.
 def setup(results: Results) -> str:
     """The settings of the scale that was run."""
     low, high = settings.SIGMA_MIN, settings.SIGMA_MAX
-    generators = settings.scale(results.scale).generators
-    batch = getattr(generators[0].what, "batch_size", None)
-    widths = {g.method: getattr(g.what, "width", None) for g in generators}
-    small = widths.pop(settings.SMALL, None)
-    usual = next(iter(widths.values()), None)
-    sizes = f"{usual or small} channels at the widest"
-    if usual and small:
-        sizes += f" ({small} in the small generator)"
-    batches = {g.method: getattr(g.what, "batch_size", None) for g in generators}
-    few = batches.get(settings.SMALL)
-    if few not in (batch, None):
-        batch = f"{batch} (the small generator: {few})"
+    made = {g.name: g.what for g in settings.scale(results.scale).generators}
+    paper: Any = made.pop("dft_l2|paper", None)
+    small: Any = made.pop(f"{settings.SMALL}|ours", None)
+    ours: Any = next(iter(made.values()), small)
+    sizes, batch = f"{ours.width} channels at the widest", f"batch {ours.batch_size}"
+    if small is not None and small is not ours:
+        sizes += f" ({small.width} in the small generator)"
+        batch += f" ({small.batch_size} for the small generator)"
+    theirs = ""
+    if paper is not None:
+        theirs = f"""
+- "paper": batch {paper.batch_size}, constant learning rates of {paper.learning_rate},
+  the last weights, the sampler's noise levels from {paper.sampler_sigma_min:.2f} on
+  (its levels 7 to 50, read as fifty in geometric order)."""
     return f"""## Settings
 
 - Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
@@ -62,12 +65,9 @@ def setup(results: Results) -> str:
 - Annealed Langevin: as many levels as steps, from {high} to {low}, one step at each,
   from N(1/2, {high}^2), and one closing step that denoises.
 - Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
-  {sizes}; a score network, a U-Net that knows sigma, trained once a step. "ours":
-  batch {batch}, learning rates with a warm-up and a cosine, averaged weights. "paper":
-  batch 128, constant rates of 1e-4, the last weights, the sampler's noise levels from
-  {PAPER_SAMPLER_SIGMA_MIN:.2f} on (its levels 7 to 50, read as fifty in geometric
-  order).
-  Both: momentum 0, one seed.
+  {sizes}; a score network, a U-Net that knows sigma, trained once a step; momentum 0,
+  one seed.
+- "ours": {batch}, learning rates with a warm-up and a cosine, averaged weights.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
