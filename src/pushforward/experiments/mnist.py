@@ -26,7 +26,6 @@ from pushforward.experiments.mnist_runs import (
     gflop,
     histogram,
     langevin,
-    one_pass,
     score_gflop,
     timed,
 )
@@ -232,7 +231,7 @@ class Bench:
         images = np.asarray(kept.sample_flat(judge_key, scale.judged))
         record = desk.records(group, steps=method.steps, seconds=fit.seconds)
         cell = desk.judged(record, images)
-        mine, spread = timed(lambda key: one_pass(fit.sampler, key, scale.batch))
+        mine, spread = timed(lambda key: fit.sampler.block(key, scale.batch))
         # Beside it, in the same run, the chains that it is meant to replace.
         theirs, _ = timed(
             lambda key: langevin(key, target, scale.batch, scale.raced, schedule)

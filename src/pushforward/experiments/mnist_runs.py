@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,14 +43,13 @@ def langevin(
     ).positions
 
 
-@eqx.filter_jit
-def one_pass(sampler: pf.Sampler, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
-    """`n` images of a generator in one pass."""
-    return sampler.block(key, n)
-
-
 def timed(call: Callable[[PRNGKeyArray], Any]) -> tuple[float, float]:
-    """The median time of a call that has been compiled beforehand, and its sd."""
+    """The median time of a call that has been compiled beforehand, and its sd.
+
+    It is compiled with its weights, as by one who draws batch after batch: handing over
+    forty arrays at every call would take longer than a generator does.
+    """
+    call = jax.jit(call)
     jax.block_until_ready(call(jax.random.key(0)))
     spent: list[float] = []
     while sum(spent) < (_ENOUGH_SECONDS if len(spent) < 3 else 1.0):

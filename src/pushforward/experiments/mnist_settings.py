@@ -128,7 +128,7 @@ class Scale:
     chains: int = 2_500
     # Steps of the Langevin chains that a generator is timed beside.
     raced: int = 200
-    evaluations: int = 20
+    evaluations: int = 10
     # Draws of the features with replacement, by which an FID gets its sd.
     resamples: int = 10
     # Images whose nearest training image is looked for.
@@ -164,15 +164,15 @@ def generators(
     """
     usual = min(batch, 128)
     common = {
-        "shape": "image",
+        "shape": "coded_image",
         "steps": steps,
         "batch_size": batch,
         "score_width": score_width,
         "depth": depth,
         "score_steps": 1,
         "score_warmup": min(500, steps // 4),
-        "learning_rate": 1e-3,
-        "score_learning_rate": 1e-3,
+        "learning_rate": 6e-4,
+        "score_learning_rate": 6e-4,
         "momentum": 0.0,
         "antithetic": False,
         # DFT's gradient goes as 1/sigma^3: of a product of two scores, each 1/sigma.
@@ -181,17 +181,17 @@ def generators(
         # The noise levels of the score steps, and of the sampler's.
         "sigma_min": SIGMA_MIN,
         "sigma_max": SIGMA_MAX,
-        "sampler_sigma_min": SIGMA_MIN,
+        "sampler_sigma_min": PAPER_SAMPLER_SIGMA_MIN,
         "sampler_sigma_max": SIGMA_MAX,
     }
     as_the_paper = common | {
+        "shape": "image",
         "batch_size": usual,
         "learning_rate": 1e-4,
         "score_learning_rate": 1e-4,
         "schedule": "constant",
         "score_warmup": 0,
         "averaging": 0.0,
-        "sampler_sigma_min": PAPER_SAMPLER_SIGMA_MIN,
     }
     # KL's gradient is a difference of scores itself, and goes as 1/sigma.
     kl = replace(methods.KL(width=width, **common), sigma_power=1.0)
@@ -246,7 +246,7 @@ SCALES = {
         "full",
         classifier=Classify(),
         energy=Energy(steps=60_000),
-        generators=tuple(generators(36_000, 1024, 256, 96, batch=512).values()),
+        generators=tuple(generators(20_000, 1024, 256, 96).values()),
     ),
 }
 

@@ -6,6 +6,7 @@ weights of `s` are frozen). Objectives differ in one function: `DFT`, `KL`.
 """
 
 import abc
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -27,6 +28,7 @@ from pushforward.methods.base import (
     fill_in,
 )
 from pushforward.methods.common import (
+    IMAGES,
     Schedule,
     ScoreModel,
     Shape,
@@ -138,7 +140,7 @@ class AbstractAlternating(AbstractMethod):
 
     def resolve(self, target: AbstractTarget, platform: str):
         fast = platform != "cpu"
-        image = self.shape == "image"
+        image = self.shape in IMAGES
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")
         levels = self._levels(target)
@@ -342,22 +344,24 @@ class AbstractAlternating(AbstractMethod):
             def again(x):
                 return narrow(view.score(widen(x), key=b_key, sigma=outer))
 
-            second = again if target.is_stochastic else first
+            # A second minibatch is not worth its price where the objective has no use
+            # for it: the gap below then has a minibatch's variance on top.
+            several = target.is_stochastic and self.minibatches > 1
+            second = again if several else first
             field = at_level(score, sigma)
             signs = (1.0, -1.0) if self.antithetic else (1.0,)
 
-            def objective(x, sign):
-                conditional = -sign * eps / sigma
-                return self.objective(x, conditional, field, first, second)
+            @functools.partial(jax.grad, has_aux=True)
+            def gradient(x, sign):
+                # Values that are needed for the gap too: the compiler would not find
+                # out that they are the same.
+                known = [_known_at(x, f) for f in (field, first)]
+                known.append(_known_at(x, second) if second is not first else known[1])
+                loss = self.objective(x, -sign * eps / sigma, *known)
+                return loss, [f(x) for f in known]
 
-            gradients = [
-                jax.grad(objective)(x0 + sign * sigma * eps, sign) for sign in signs
-            ]
-            x = x0 + sigma * eps
-            s, a = field(x), first(x)
-            # From one minibatch the figure has its variance on top; a second is not
-            # worth its price where the objective has no use for it.
-            b = second(x) if self.minibatches > 1 else a
+            found = [gradient(x0 + sign * sigma * eps, sign) for sign in signs]
+            gradients, (s, a, b) = [g for g, _ in found], found[0][1]
             gap = jnp.sum((a - s) * (b - s))
             # Gradients are larger at lower noise levels: weigh them alike.
             weight = sigma**self.sigma_power if target.is_noise_conditional else 1.0
@@ -377,3 +381,9 @@ class AbstractAlternating(AbstractMethod):
         scale = jnp.asarray(scale, jnp.result_type(float))
         network = rested(state.averaged)
         return Sampler(network, state.look.whitening, scale, target.structure)
+
+
+def _known_at(x: Float[Array, " d"], field: Field) -> Field:
+    """The same field, its value at `x` computed once, however often it is asked."""
+    value = field(x)
+    return lambda y: value if y is x else field(y)

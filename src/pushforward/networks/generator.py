@@ -5,8 +5,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward.errors import UsageError
 from pushforward.networks.base import AbstractBatchNetwork
 from pushforward.networks.layers import BatchNorm, Compute, UpConv
 
@@ -17,6 +19,10 @@ class Generator(AbstractBatchNetwork):
     `width`, `width / 2`, `width / 4` and 1 channels, with batch normalisation and a
     leaky ReLU (.2) between them, and pixels in [0, 1] by a sigmoid. The image comes as
     a vector of 32 x 32.
+
+    A continuous map of a normal is connected: between two kinds of image it makes
+    images of neither. With `codes`, the largest of the first so many latent numbers
+    chooses one of as many inputs on top of them, and the map may jump.
     """
 
     layers: tuple[UpConv, ...]
@@ -25,17 +31,23 @@ class Generator(AbstractBatchNetwork):
     out_size: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
+    codes: int = eqx.field(static=True)
 
     def __init__(
         self,
         in_size: int = 128,
         width: int = 1024,
         compute: Compute = "float32",
+        codes: int = 0,
         *,
         key: PRNGKeyArray,
     ):
-        """A new network from `in_size` numbers."""
-        sizes = [in_size, width, width // 2, width // 4, 1]
+        """A new network from `in_size` numbers, at least as many as `codes`."""
+        if codes > in_size:
+            raise UsageError(
+                f"{codes} codes need as many latent numbers, and there are {in_size}."
+            )
+        sizes = [in_size + codes, width, width // 2, width // 4, 1]
         keys = jax.random.split(key, 4)
         self.layers = tuple(
             UpConv(a, b, 2 if i else 4, compute=compute, key=keys[i])
@@ -43,11 +55,18 @@ class Generator(AbstractBatchNetwork):
         )
         self.norms = tuple(BatchNorm(size) for size in sizes[1:-1])
         self.in_size, self.out_size = in_size, 32 * 32
-        self.width, self.compute = width, compute
+        self.width, self.compute, self.codes = width, compute, codes
+
+    def _coded(self, z: Float[Array, " i"]) -> Float[Array, " j"]:
+        if not self.codes:
+            return z
+        code = jax.nn.one_hot(jnp.argmax(z[: self.codes]), self.codes, dtype=z.dtype)
+        # As long a vector as the latent numbers are.
+        return jnp.concatenate([z, self.in_size**0.5 * code])
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
         """One image, by the running statistics."""
-        h = x[None, None]
+        h = self._coded(x)[None, None]
         for layer, norm in zip(self.layers[:-1], self.norms, strict=True):
             h = jax.nn.leaky_relu(norm(layer(h)), 0.2)
         return jax.nn.sigmoid(self.layers[-1](h)).ravel()
@@ -56,7 +75,7 @@ class Generator(AbstractBatchNetwork):
         self, batch: Float[Array, "n i"], keep: float | Float[Array, ""] = 0.9
     ) -> tuple[Float[Array, "n o"], "Generator"]:
         """Images of a batch, by its own statistics, and the network that saw them."""
-        h, norms = batch[:, None, None], []
+        h, norms = jax.vmap(self._coded)(batch)[:, None, None], []
         for layer, norm in zip(self.layers[:-1], self.norms, strict=True):
             h, seen = norm.train(jax.vmap(layer)(h), keep)
             h = jax.nn.leaky_relu(h, 0.2)
