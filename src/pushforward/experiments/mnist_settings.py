@@ -156,13 +156,13 @@ def generators(
     score_width: int,
     *,
     batch: int = 128,
+    rate: float = 6e-4,
     depth: int = 3,
 ) -> dict[str, Group]:
     """The one-step samplers: three objectives, a small one, the paper's settings.
 
-    A batch of more than the paper's 128 is for the large generators in our settings.
+    And the first one without codes, which tells what these are worth.
     """
-    usual = min(batch, 128)
     common = {
         "shape": "coded_image",
         "steps": steps,
@@ -171,8 +171,8 @@ def generators(
         "depth": depth,
         "score_steps": 1,
         "score_warmup": min(500, steps // 4),
-        "learning_rate": 6e-4,
-        "score_learning_rate": 6e-4,
+        "learning_rate": rate,
+        "score_learning_rate": rate,
         "momentum": 0.0,
         "antithetic": False,
         # DFT's gradient goes as 1/sigma^3: of a product of two scores, each 1/sigma.
@@ -186,7 +186,6 @@ def generators(
     }
     as_the_paper = common | {
         "shape": "image",
-        "batch_size": usual,
         "learning_rate": 1e-4,
         "score_learning_rate": 1e-4,
         "schedule": "constant",
@@ -198,11 +197,12 @@ def generators(
     l2 = methods.DFT(w1=0.0, width=width, **common)
     made = [
         Group("dft_l2", "ours", l2),
+        Group("dft_l2", "no codes", replace(l2, shape="image")),
         Group("dft_minus", "ours", methods.DFT(w1=MINUS, width=width, **common)),
         Group("dft", "ours", methods.DFT(w1=1.0, width=width, **common)),
         Group("kl", "ours", kl),
         Group("dft_l2", "paper", methods.DFT(w1=0.0, width=width, **as_the_paper)),
-        Group(SMALL, "ours", replace(l2, width=small, batch_size=usual)),
+        Group(SMALL, "ours", replace(l2, width=small)),
     ]
     return {group.name: group for group in made}
 
@@ -234,7 +234,9 @@ SCALES = {
         "cpu",
         classifier=Classify(steps=600, batch_size=64, width=1),
         energy=Energy(steps=5000, batch_size=16, width=16, learning_rate=2e-3),
-        generators=_some(generators(1200, 128, 128, 32, batch=32), "dft_l2|ours"),
+        generators=_some(
+            generators(1200, 128, 128, 32, batch=32, rate=1e-3), "dft_l2|ours"
+        ),
         tuning=Tuning(steps=200, images=250, ratios=(0.1, 0.2), powers=(0.0,)),
         langevin=(50, 200),
         judged=500,

@@ -138,7 +138,7 @@ def holds(fid: Record, rival: Record) -> bool:
 
 
 def _verdict(results: Results, records: dict[str, Record], rival: Record | None) -> str:
-    fid, fast = records["fid"], records["speedup"]
+    fid, fast = records["fid"], records.get("speedup")
     parts = [f"FID {_fid(fid)}"]
     if rival is not None:
         answer = "the claim holds" if holds(fid, rival) else "the claim does not hold"
@@ -153,24 +153,25 @@ def _verdict(results: Results, records: dict[str, Record], rival: Record | None)
         f"digits from {number(low, 2)} to {number(high, 2)} of their share, "
         + ("as asked" if even else f"**outside the factor of {FACTOR}**")
     )
-    enough = "" if fast["value"] >= SPEEDUP else f", **less than {SPEEDUP}**"
-    parts.append(
-        f"{fast['value']:,.0f} times as fast as {fast['beside']} steps in the same run"
-        + enough
-    )
+    if fast is None:
+        parts.append("**its speed was not measured**")
+    else:
+        enough = "" if fast["value"] >= SPEEDUP else f", **less than {SPEEDUP}**"
+        beside = f"{fast['beside']} steps in the same run"
+        parts.append(f"{fast['value']:,.0f} times as fast as {beside}{enough}")
     return "; ".join(parts) + "."
 
 
 def _table_3(results: Results) -> str:
     rows = []
     for name, records in samplers(results):
-        fid, seconds = records["fid"], records["seconds_batch"]
+        fid, seconds = records["fid"], records.get("seconds_batch")
         steps = records["gflop"]["steps"] if name.startswith("langevin") else 1
         rows.append(
             [
                 label(name),
                 f"{steps:,}",
-                f"{seconds['value']:.3g}",
+                "" if seconds is None else f"{seconds['value']:.3g}",
                 f"{records['gflop']['value']:,.4g}",
                 _fid(fid),
                 f"{fid['paper']:.2f}" if "paper" in fid else "",

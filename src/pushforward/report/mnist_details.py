@@ -4,6 +4,7 @@ from typing import Any
 
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.results import Results
+from pushforward.methods.common import CODES
 from pushforward.report.tables import not_run
 
 
@@ -49,13 +50,12 @@ def setup(results: Results) -> str:
     sizes, batch = f"{ours.width} channels at the widest", f"batch {ours.batch_size}"
     if small is not None and small is not ours:
         sizes += f" ({small.width} in the small generator)"
-        batch += f" ({small.batch_size} for the small generator)"
+    low_level = f"{ours.sampler_sigma_min:.2f}"
     theirs = ""
     if paper is not None:
         theirs = f"""
-- "paper": batch {paper.batch_size}, constant learning rates of {paper.learning_rate},
-  the last weights, the sampler's noise levels from {paper.sampler_sigma_min:.2f} on
-  (its levels 7 to 50, read as fifty in geometric order)."""
+- "paper": no codes, batch {paper.batch_size}, constant learning rates of
+  {paper.learning_rate}, the last weights."""
     return f"""## Settings
 
 - Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
@@ -66,8 +66,12 @@ def setup(results: Results) -> str:
   from N(1/2, {high}^2), and one closing step that denoises.
 - Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
   {sizes}; a score network, a U-Net that knows sigma, trained once a step; momentum 0,
-  one seed.
-- "ours": {batch}, learning rates with a warm-up and a cosine, averaged weights.{theirs}
+  one seed. The score network sees every noise level, the sampler those from
+  {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
+- "ours": the largest of the first {CODES} latent numbers chooses one of {CODES} codes,
+  which the generator gets beside the latent numbers, so that it may jump from one digit
+  to another ("no codes": without); {batch}, learning rates with a warm-up and a cosine,
+  averaged weights.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
