@@ -75,7 +75,6 @@ def test_refusals(digits, tmp_path, monkeypatch, capsys):
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".pf"}
 
 
-@pytest.mark.skipif(not cli.DIGITS_FILE.exists(), reason="no sampler is kept yet")
 def test_the_sampler_that_comes_with_the_package(tmp_path):
     assert cli.DIGITS_FILE.stat().st_size < 3e6
     kept = pf.load(cli.DIGITS_FILE)

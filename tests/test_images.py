@@ -209,6 +209,32 @@ def test_noise_levels_of_score_steps_and_of_sampler_steps(make):
     assert (only.sigma_min, only.sampler_sigma_max) == (0.1, 0.1)
 
 
+def test_a_generator_that_jumps():
+    """The image is continuous where one code is chosen, and jumps where another is."""
+    made = Generator(4, 8, codes=2, key=KEY)
+    middle = jnp.asarray([0.5, 0.5, 1.0, -1.0], jnp.float32)
+    step = 1e-4 * jnp.asarray([1.0, -1.0, 0.0, 0.0], jnp.float32)
+    first, near = made(middle + step), made(middle + 2 * step)
+    other = made(middle - step)
+    assert np.abs(first - near).max() < 1e-3 < 0.01 < np.abs(first - other).max()
+    # In training as in use, up to the statistics of a batch, which are set apart.
+    batch = jnp.stack([middle + step, middle - step])
+    same = at_rest(made, batch[None])
+    np.testing.assert_allclose(
+        same.train(batch)[0], jax.vmap(same)(batch), rtol=1e-3, atol=1e-3
+    )
+    # A code is as long as the latent numbers are: its first layer's share is theirs.
+    assert made._coded(middle)[4:].max() == 2.0
+    # Whoever has no codes does not jump.
+    plain = Generator(4, 8, key=KEY)
+    assert np.abs(plain(middle + step) - plain(middle - step)).max() < 1e-3
+
+
+def test_more_codes_than_latent_numbers():
+    with pytest.raises(UsageError, match="5 codes need as many latent numbers"):
+        Generator(4, 8, codes=5, key=KEY)
+
+
 def test_smaller_networks_are_networks_too():
     """One size of image instead of three, one block of a kind instead of two."""
     x, sigma = jnp.ones(64, jnp.float32), jnp.asarray(0.5, jnp.float32)

@@ -22,6 +22,7 @@ from pushforward.experiments.mnist_eye import nearest
 from pushforward.experiments.mnist_runs import histogram
 from pushforward.experiments.pictures import pack, unpack
 from pushforward.experiments.results import Results, read
+from pushforward.methods.common import CODES
 from pushforward.networks import EnergyResNet, Generator
 from pushforward.report import mnist as report
 from pushforward.report.pages import render
@@ -240,7 +241,7 @@ class TestSettings:
         expected = {f"langevin|{n} steps" for n in steps}
         expected |= {f"{m}|ours" for m in ("classifier", "energy", "schedule", "small")}
         expected |= {"dft_l2|ours", "dft_l2|paper", "dft_minus|ours", "dft|ours"}
-        expected |= {"kl|ours"}
+        expected |= {"kl|ours", "dft_l2|no codes"}
         assert names == expected
         assert settings.paper("langevin|250 steps") == (0.8455, 9.54)
         assert settings.paper("dft_l2|ours") == (0.0012, 12.07)
@@ -258,7 +259,9 @@ class TestSettings:
         """About a million weights; in two bytes each, below three megabytes."""
         groups = {g.name: g for g in settings.groups(settings.scale("full"))}
         width = groups["small|ours"].what.width
-        network = eqx.filter_eval_shape(Generator, 128, width, key=jax.random.key(0))
+        network = eqx.filter_eval_shape(
+            Generator, 128, width, codes=CODES, key=jax.random.key(0)
+        )
         weights = sum(leaf.size for leaf in jax.tree.leaves(network))
         assert 0.8e6 < weights < 1.4e6
         assert 2 * weights < 2.9e6
@@ -416,6 +419,16 @@ def test_the_page_of_an_unfinished_experiment(tmp_path):
     assert "1024 channels at the widest (256 in the small generator)" in page
     results.cells["schedule|ours"]["chosen"]["ratio"] = 0.5
     assert "at the edge of what was tried" in report.page(results)
+
+
+def test_the_page_of_a_generator_that_was_not_timed():
+    group = settings.scale("full").generators[0]
+    cell, slow = invented(group, 2.0), ("seconds_batch", "speedup")
+    cell["records"] = [r for r in cell["records"] if r["metric"] not in slow]
+    results = Results("mnist", "full", Path("mnist.json"), {group.name: cell})
+    page = report.page(results)
+    assert "its speed was not measured" in page
+    assert "| DFT, L2 alone | 1 |  | 464 | 2.00 ± 0.25 |" in page
 
 
 def test_the_page_names_what_was_trained_with_other_settings():

@@ -65,7 +65,13 @@ DESCRIPTIONS = [
         "activation": "silu",
         "log_bound": 3.0,
     },
-    {"kind": "Generator", "in_size": 3, "width": 8, "compute": "float32"},
+    {
+        "kind": "Generator",
+        "in_size": 3,
+        "width": 8,
+        "compute": "float32",
+        "codes": 2,
+    },
     {
         "kind": "EnergyResNet",
         "side": 8,
@@ -95,6 +101,11 @@ def test_every_kind_is_tested():
         if inspect.isclass(value) and not inspect.isabstract(value)
     }
     assert kinds == {description["kind"] for description in DESCRIPTIONS}
+
+
+def test_a_generator_stored_before_there_were_codes():
+    network = build({"kind": "Generator", "in_size": 3, "width": 8})
+    assert isinstance(network, networks.Generator) and network.codes == 0
 
 
 class TestDescription:

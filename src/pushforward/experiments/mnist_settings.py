@@ -170,7 +170,7 @@ def generators(
         "score_width": score_width,
         "depth": depth,
         "score_steps": 1,
-        "score_warmup": min(500, steps // 4),
+        "score_warmup": min(500, steps // 12),
         "learning_rate": rate,
         "score_learning_rate": rate,
         "momentum": 0.0,
