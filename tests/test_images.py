@@ -235,6 +235,27 @@ def test_more_codes_than_latent_numbers():
         Generator(4, 8, codes=5, key=KEY)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"codes": 3},
+        {"codes": 1, "shape": "image", "latent": 8},
+        {"codes": 9, "shape": "image", "latent": 8},
+    ],
+)
+def test_codes_that_cannot_be(wrong):
+    target = pf.targets.get("donut")
+    method = methods.DFT(steps=2, batch_size=2, **wrong)
+    with pytest.raises(UsageError, match="codes are for shape='image'"):
+        pf.fit(KEY, target, method, progress=False)
+
+
+@pytest.mark.parametrize("make", [methods.KSD, methods.SteinGAN, methods.SteinCritic])
+def test_methods_that_train_no_images(make):
+    with pytest.raises(UsageError, match="does not train networks of shape='image'"):
+        make(shape="image").resolve(pf.targets.get("donut"), "cpu")
+
+
 def test_smaller_networks_are_networks_too():
     """One size of image instead of three, one block of a kind instead of two."""
     x, sigma = jnp.ones(64, jnp.float32), jnp.asarray(0.5, jnp.float32)

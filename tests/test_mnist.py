@@ -22,9 +22,9 @@ from pushforward.experiments.mnist_eye import nearest
 from pushforward.experiments.mnist_runs import histogram
 from pushforward.experiments.pictures import pack, unpack
 from pushforward.experiments.results import Results, read
-from pushforward.methods.common import CODES
 from pushforward.networks import EnergyResNet, Generator
 from pushforward.report import mnist as report
+from pushforward.report.mnist_figures import COLOURS, STYLES
 from pushforward.report.pages import render
 from pushforward.training.config import method_fields
 
@@ -260,7 +260,7 @@ class TestSettings:
         groups = {g.name: g for g in settings.groups(settings.scale("full"))}
         width = groups["small|ours"].what.width
         network = eqx.filter_eval_shape(
-            Generator, 128, width, codes=CODES, key=jax.random.key(0)
+            Generator, 128, width, codes=settings.CODES, key=jax.random.key(0)
         )
         weights = sum(leaf.size for leaf in jax.tree.leaves(network))
         assert 0.8e6 < weights < 1.4e6
@@ -392,6 +392,7 @@ def test_the_page_has_every_row_and_says_whether_the_claim_holds(tmp_path):
     lines = {line.split(":")[0][2:]: line for line in claims.splitlines()}
     holds, fails = "**the claim holds**", "**the claim does not hold**"
     assert holds in lines["DFT, L2 alone"] and "not against 250" in claims
+    assert "on other draws, at the last evaluation, 88.00" in lines["KL"]
     assert fails in lines["KL"] and fails in lines["DFT, L2 alone, paper"]
     assert holds in lines["DFT, L2 alone, small generator"]
     assert "also against 250 steps, 29.50" in lines["DFT, L2 alone, small generator"]
@@ -421,6 +422,26 @@ def test_the_page_of_an_unfinished_experiment(tmp_path):
     assert "at the edge of what was tried" in report.page(results)
 
 
+def test_near_is_too_near_to_tell():
+    """Two sds of the difference: of .3 and .4 they are 1."""
+
+    def record(value, sd):
+        return {"value": value, "sd": sd}
+
+    assert report.below(record(1.0, 0.3), record(2.5, 0.4)) is True
+    assert report.below(record(2.5, 0.3), record(1.0, 0.4)) is False
+    for mine, theirs in ((2.0, 1.1), (1.1, 2.0)):
+        assert report.below(record(mine, 0.3), record(theirs, 0.4)) is None
+    assert report.below(record(None, 0.3), record(1.0, 0.4)) is False
+    assert report.below(record(1.0, None), record(1.0, None)) is True
+
+
+def test_every_setting_has_a_line_of_its_own():
+    made = settings.scale("full").generators
+    assert {g.setting for g in made} == set(STYLES)
+    assert {g.method for g in made} == set(COLOURS)
+
+
 def test_the_page_of_a_generator_that_was_not_timed():
     group = settings.scale("full").generators[0]
     cell, slow = invented(group, 2.0), ("seconds_batch", "speedup")
@@ -447,7 +468,7 @@ def test_the_page_names_what_was_trained_with_other_settings():
 def test_the_page_of_a_smaller_scale_has_its_settings(tmp_path):
     results = Results("mnist", "cpu", tmp_path / "mnist.json", {})
     page = report.page(results)
-    assert "128 channels at the widest; a score network" in page
+    assert "128 channels at the widest;\n  a score network" in page
     assert "batch 32" in page
 
 

@@ -44,12 +44,7 @@ def langevin(
 
 
 def timed(call: Callable[[PRNGKeyArray], Any]) -> tuple[float, float]:
-    """The median time of a call that has been compiled beforehand, and its sd.
-
-    It is compiled with its weights, as by one who draws batch after batch: handing over
-    forty arrays at every call would take longer than a generator does.
-    """
-    call = jax.jit(call)
+    """The median time of a call that has been compiled beforehand, and its sd."""
     jax.block_until_ready(call(jax.random.key(0)))
     spent: list[float] = []
     while sum(spent) < (_ENOUGH_SECONDS if len(spent) < 3 else 1.0):

@@ -13,7 +13,7 @@ from pushforward.methods.base import AbstractMethod, replace
 SIGMA_MIN, SIGMA_MAX = 0.3, 3.0
 # The paper draws its score steps' level from 1 to T and its sampler steps' from 7 to
 # 50, without saying what they are: read as fifty levels, geometric in the range.
-PAPER_SAMPLER_SIGMA_MIN = SIGMA_MIN * (SIGMA_MAX / SIGMA_MIN) ** (6 / 49)
+SAMPLER_SIGMA_MIN = SIGMA_MIN * (SIGMA_MAX / SIGMA_MIN) ** (6 / 49)
 
 # Table 3 of Luo & Deng (2025): seconds for a batch, and FID. Its sampler is that of its
 # pseudo-code, which computes L2 alone.
@@ -24,8 +24,12 @@ _PAPER = {
     "langevin|100 steps": (0.3455, 423.95),
     "langevin|50 steps": (0.1692, 519.04),
     "dft_l2|ours": (0.0012, 12.07),
+    "dft_l2|no codes": (0.0012, 12.07),
     "dft_l2|paper": (0.0012, 12.07),
 }
+
+# Codes of our generators (`networks.Generator`).
+CODES = 32
 
 # Score-identity distillation's alpha = 1.2, its usual choice: w1 / w2 = 2 (1 - alpha).
 MINUS = -0.4
@@ -159,12 +163,13 @@ def generators(
     rate: float = 6e-4,
     depth: int = 3,
 ) -> dict[str, Group]:
-    """The one-step samplers: three objectives, a small one, the paper's settings.
+    """The one-step samplers: four objectives, a small one, the paper's settings.
 
     And the first one without codes, which tells what these are worth.
     """
     common = {
-        "shape": "coded_image",
+        "shape": "image",
+        "codes": CODES,
         "steps": steps,
         "batch_size": batch,
         "score_width": score_width,
@@ -181,11 +186,11 @@ def generators(
         # The noise levels of the score steps, and of the sampler's.
         "sigma_min": SIGMA_MIN,
         "sigma_max": SIGMA_MAX,
-        "sampler_sigma_min": PAPER_SAMPLER_SIGMA_MIN,
+        "sampler_sigma_min": SAMPLER_SIGMA_MIN,
         "sampler_sigma_max": SIGMA_MAX,
     }
     as_the_paper = common | {
-        "shape": "image",
+        "codes": 0,
         "learning_rate": 1e-4,
         "score_learning_rate": 1e-4,
         "schedule": "constant",
@@ -197,7 +202,7 @@ def generators(
     l2 = methods.DFT(w1=0.0, width=width, **common)
     made = [
         Group("dft_l2", "ours", l2),
-        Group("dft_l2", "no codes", replace(l2, shape="image")),
+        Group("dft_l2", "no codes", replace(l2, codes=0)),
         Group("dft_minus", "ours", methods.DFT(w1=MINUS, width=width, **common)),
         Group("dft", "ours", methods.DFT(w1=1.0, width=width, **common)),
         Group("kl", "ours", kl),

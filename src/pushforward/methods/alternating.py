@@ -28,7 +28,6 @@ from pushforward.methods.base import (
     fill_in,
 )
 from pushforward.methods.common import (
-    IMAGES,
     Schedule,
     ScoreModel,
     Shape,
@@ -68,6 +67,11 @@ class AlternatingState(eqx.Module):
 class AbstractAlternating(AbstractMethod):
     """Score network and sampler in turns; an objective completes it.
 
+    The sampler is a network of the `shape` "residual" (a multi-layer perceptron that
+    starts at the normal), "plain" (the paper's), "mixture" (of the Gaussians of the
+    first look; `latent` is the dimension and one) or "image" (transposed convolutions
+    to 32 by 32 pixels). That of images may have `codes`: see `networks.Generator`.
+
     For a target that knows the noise level, every point has a level of its own, drawn
     log-uniformly. Score steps draw it from `sigma_min` to `sigma_max` (the target's
     range, unless given), sampler steps from `sampler_sigma_min` to `sampler_sigma_max`
@@ -81,6 +85,7 @@ class AbstractAlternating(AbstractMethod):
     depth: eqx.AbstractVar[int]
     shape: eqx.AbstractVar[Shape]
     latent: eqx.AbstractVar[AutoInt]
+    codes: eqx.AbstractVar[int]
     activation: eqx.AbstractVar[str]
     noise_scale: eqx.AbstractVar[AutoFloat]
     score_steps: eqx.AbstractVar[int]
@@ -131,7 +136,8 @@ class AbstractAlternating(AbstractMethod):
             conditional: `-eps / sigma`, the score of `x` given `x0`.
             score: the frozen estimate of the sampler's score.
             first: the target's score (from one minibatch, where it has minibatches).
-            second: the same from an independent minibatch.
+            second: the same from an independent minibatch, where `minibatches` says
+                that the objective has a use for one, and otherwise `first` itself.
         """
 
     @property
@@ -140,7 +146,7 @@ class AbstractAlternating(AbstractMethod):
 
     def resolve(self, target: AbstractTarget, platform: str):
         fast = platform != "cpu"
-        image = self.shape in IMAGES
+        image = self.shape == "image"
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")
         levels = self._levels(target)
@@ -219,6 +225,7 @@ class AbstractAlternating(AbstractMethod):
                 self.activation,
                 scale=1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5,
                 particles=seen.particles,
+                codes=self.codes,
                 compute=self.compute,
                 key=network_key,
             )

@@ -46,7 +46,11 @@ class AbstractTask(eqx.Module):
 
     @property
     def minibatches(self) -> int:
-        """On how many minibatches each evaluation is, where the target has them."""
+        """On how many minibatches each evaluation is, where the target has them.
+
+        A loss that multiplies two scores needs two, or it has the variance of one on
+        top.
+        """
         return 1
 
     @abc.abstractmethod

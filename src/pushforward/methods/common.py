@@ -27,14 +27,11 @@ from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitening
 from pushforward.whitening import Look, look
 
-Shape = Literal["residual", "plain", "mixture", "image", "coded_image"]
-IMAGES = ("image", "coded_image")
+Shape = Literal["residual", "plain", "mixture", "image"]
 Schedule = Literal["cosine", "constant"]
 
 # Gaussians in the base of a mixture map.
 COMPONENTS = 16
-# Codes of a generator that has them.
-CODES = 32
 
 
 def new_map(
@@ -47,6 +44,7 @@ def new_map(
     *,
     scale: float = 1.0,
     particles: Float[Array, "n d"] | None = None,
+    codes: int = 0,
     compute: Compute = "float32",
     key: PRNGKeyArray,
 ) -> AbstractNetwork:
@@ -55,14 +53,19 @@ def new_map(
     A residual one starts at the standard normal (times `scale`); a mixture at the
     particles of the first look; a plain one, the multi-layer perceptron of the paper,
     wherever its random weights put it, and so does the generator of an image, which
-    may have codes.
+    may have `codes`.
     """
-    if shape in IMAGES:
-        codes = CODES if shape == "coded_image" else 0
+    if codes and (shape != "image" or not 2 <= codes <= latent):
+        raise UsageError(
+            "codes are for shape='image': none, or from 2 to as many as there are "
+            f"latent numbers; there are codes={codes}, latent={latent}, "
+            f"shape={shape!r}."
+        )
+    if shape == "image":
         network = Generator(latent, width, compute, codes, key=key)
         if network.out_size != dim:
             raise UsageError(
-                f"shape={shape!r} makes images of {network.out_size} pixels, and the "
+                f"shape='image' makes images of {network.out_size} pixels, and the "
                 f"target has {dim} coordinates."
             )
         return network
@@ -95,7 +98,7 @@ def new_score(
     key: PRNGKeyArray,
 ) -> "ScoreModel":
     """A new model of the sampler's score, in the same style as the sampler."""
-    if shape in IMAGES:
+    if shape == "image":
         side = round(target.dim**0.5)
         return UNet(side, width, compute, depth, key=key)
     levels = target.is_noise_conditional

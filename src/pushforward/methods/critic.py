@@ -25,7 +25,7 @@ from pushforward.methods.base import (
     fill_in,
 )
 from pushforward.methods.common import Schedule, Shape, coordinates, new_map, pace
-from pushforward.methods.direct import latents, refuse_smoothed
+from pushforward.methods.direct import latents, refuse_images, refuse_smoothed
 from pushforward.networks import MLP, AbstractNetwork
 from pushforward.sampler import Sampler
 from pushforward.scores import divergence, sliced_divergence
@@ -91,6 +91,7 @@ class SteinCritic(AbstractMethod):
 
     def resolve(self, target: AbstractTarget, platform: str) -> "SteinCritic":
         refuse_smoothed(self, target)
+        refuse_images(self, self.shape)
         fast = platform != "cpu"
         return fill_in(
             self,

@@ -31,6 +31,7 @@ class DFT(AbstractAlternating):
     depth: int = 3
     shape: Shape = "residual"
     latent: AutoInt = AUTO
+    codes: int = 0
     activation: str = "silu"
     noise_scale: AutoFloat = AUTO
     score_steps: int = 4

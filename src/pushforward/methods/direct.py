@@ -117,6 +117,7 @@ class AbstractPairwise(AbstractDirect):
 
     def resolve(self, target: AbstractTarget, platform: str):
         refuse_smoothed(self, target)
+        refuse_images(self, self.shape)
         fast = platform != "cpu"
         return fill_in(
             self,
@@ -170,4 +171,13 @@ def refuse_smoothed(method: AbstractMethod, target: AbstractTarget) -> None:
         raise UsageError(
             f"{type(method).__name__} has no noise, and the target is known only with "
             "noise added; use the method DFT, KL or Fisher."
+        )
+
+
+def refuse_images(method: AbstractMethod, shape: Shape) -> None:
+    """For methods that do not train networks that look at whole batches."""
+    if shape == "image":
+        raise UsageError(
+            f"{type(method).__name__} does not train networks of shape='image'; use "
+            "the method DFT or KL."
         )

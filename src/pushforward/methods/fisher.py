@@ -24,6 +24,7 @@ class Fisher(AbstractAlternating):
     depth: int = 3
     shape: Shape = "residual"
     latent: AutoInt = AUTO
+    codes: int = 0
     activation: str = "silu"
     noise_scale: AutoFloat = 0.0
     score_steps: int = 4

@@ -20,6 +20,7 @@ class KL(AbstractAlternating):
     depth: int = 3
     shape: Shape = "residual"
     latent: AutoInt = AUTO
+    codes: int = 0
     activation: str = "silu"
     noise_scale: AutoFloat = AUTO
     score_steps: int = 4

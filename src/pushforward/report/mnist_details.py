@@ -4,7 +4,6 @@ from typing import Any
 
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.results import Results
-from pushforward.methods.common import CODES
 from pushforward.report.tables import not_run
 
 
@@ -50,32 +49,34 @@ def setup(results: Results) -> str:
     sizes, batch = f"{ours.width} channels at the widest", f"batch {ours.batch_size}"
     if small is not None and small is not ours:
         sizes += f" ({small.width} in the small generator)"
+    n = ours.codes
     low_level = f"{ours.sampler_sigma_min:.2f}"
     theirs = ""
     if paper is not None:
         theirs = f"""
 - "paper": no codes, batch {paper.batch_size}, constant learning rates of
-  {paper.learning_rate}, the last weights."""
+  {paper.learning_rate}, the last weights, no steps of the score alone."""
     return f"""## Settings
 
 - Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
 - Energy model: `log q_sigma = f / sigma`, denoising loss over sigma from {low} to
   {high}, log-uniform. It is handed to the samplers as a score that knows the noise
-  level; nothing about images is known to the methods.
+  level. The networks are made for images; the methods know nothing of them.
 - Annealed Langevin: as many levels as steps, from {high} to {low}, one step at each,
   from N(1/2, {high}^2), and one closing step that denoises.
 - Generators: four transposed convolutions with batch normalisation, 128 latent numbers,
-  {sizes}; a score network, a U-Net that knows sigma, trained once a step; momentum 0,
-  one seed. The score network sees every noise level, the sampler those from
+  {sizes};
+  a score network, a U-Net that knows sigma, trained once a step; momentum 0, one seed.
+  The score network sees every noise level, the sampler those from
   {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
-- "ours": the largest of the first {CODES} latent numbers chooses one of {CODES} codes,
-  which the generator gets beside the latent numbers, so that it may jump from one digit
+- "ours": the largest of the first {n} latent numbers chooses one of {n} codes, which
+  the generator gets beside the latent numbers, so that it may jump from one digit
   to another ("no codes": without); {batch}, learning rates with a warm-up and a cosine,
-  averaged weights.{theirs}
+  averaged weights, at first {ours.score_warmup} steps of the score alone.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
 - A noise level's gradient counts by sigma^3 in DFT, by sigma in KL.
 - The small generator's weights are stored in bfloat16, and its figures are those of the
-  stored weights.
+  stored weights; its time is that of the precision in which it was trained.
 """

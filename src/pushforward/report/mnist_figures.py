@@ -29,7 +29,7 @@ COLOURS = {
     "kl": "#3f8f4f",
     "small": "#7f9fc8",
 }
-STYLES = {"ours": "-", "paper": ":"}
+STYLES = {"ours": "-", "no codes": "--", "paper": ":"}
 _GREY = "#555555"
 
 
