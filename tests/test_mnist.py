@@ -446,9 +446,11 @@ def test_the_page_of_a_generator_that_was_not_timed():
     group = settings.scale("full").generators[0]
     cell, slow = invented(group, 2.0), ("seconds_batch", "speedup")
     cell["records"] = [r for r in cell["records"] if r["metric"] not in slow]
+    cell["remark"] = "made on a train."
     results = Results("mnist", "full", Path("mnist.json"), {group.name: cell})
     page = report.page(results)
     assert "its speed was not measured" in page
+    assert f"## Remarks\n\n- {group.label}: made on a train.\n" in page
     assert "| DFT, L2 alone | 1 |  | 464 | 2.00 ± 0.25 |" in page
 
 

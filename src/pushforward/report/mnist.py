@@ -6,7 +6,7 @@ from typing import Any
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.mnist_settings import LABELS
 from pushforward.experiments.results import Results
-from pushforward.report.mnist_details import missing, outdated, setup
+from pushforward.report.mnist_details import missing, outdated, remarks, setup
 from pushforward.report.tables import broken_down, number, table, where
 
 FIGURE_3, FIGURE_5 = "mnist_digits.png", "mnist_training.png"
@@ -28,6 +28,7 @@ def page(results: Results) -> str:
         _figures(results),
         _schedule(results),
         _costs(results),
+        remarks(results),
         missing(results),
         outdated(results),
         setup(results),

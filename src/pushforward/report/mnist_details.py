@@ -39,6 +39,17 @@ trained by older code; they are to be run again.
 """
 
 
+def remarks(results: Results) -> str:
+    """What whoever put a cell into the file has to say of it."""
+    labels = {g.name: g.label for g in settings.groups(settings.scale(results.scale))}
+    lines = [
+        f"- {labels[name]}: {cell['remark']}"
+        for name, cell in sorted(results.cells.items())
+        if "remark" in cell
+    ]
+    return "## Remarks\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
 def setup(results: Results) -> str:
     """The settings of the scale that was run."""
     low, high = settings.SIGMA_MIN, settings.SIGMA_MAX
