@@ -241,7 +241,7 @@ class TestSettings:
         expected = {f"langevin|{n} steps" for n in steps}
         expected |= {f"{m}|ours" for m in ("classifier", "energy", "schedule", "small")}
         expected |= {"dft_l2|ours", "dft_l2|paper", "dft_minus|ours", "dft|ours"}
-        expected |= {"kl|ours", "dft_l2|no codes"}
+        expected |= {"kl|ours", "dft_l2|no codes", "dft_l2|levels alike"}
         assert names == expected
         assert settings.paper("langevin|250 steps") == (0.8455, 9.54)
         assert settings.paper("dft_l2|ours") == (0.0012, 12.07)

@@ -39,13 +39,14 @@ from pushforward.methods.common import (
     pace,
     rested,
 )
+from pushforward.methods.levels import BOUNDS, choose_bounds, draw_levels
 from pushforward.networks import (
     AbstractBatchNetwork,
     AbstractNetwork,
     with_statistics,
 )
 from pushforward.sampler import Sampler
-from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
+from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitened
 from pushforward.whitening import Look
 
@@ -149,11 +150,11 @@ class AbstractAlternating(AbstractMethod):
         image = self.shape == "image"
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")
-        levels = self._levels(target)
+        given = {name: getattr(self, name) for name in BOUNDS}
         return fill_in(
             self,
             {
-                **levels,
+                **choose_bounds(target, given, self._noise),
                 "steps": 15_000 if fast else 4_000,
                 "batch_size": 128 if image else (2048 if fast else 256),
                 "width": width,
@@ -167,31 +168,6 @@ class AbstractAlternating(AbstractMethod):
     @property
     def _noise(self) -> float:
         return 0.05 if self.noise_scale is None else self.noise_scale
-
-    def _levels(self, target: AbstractTarget) -> dict[str, float]:
-        """The noise levels of score steps and of sampler steps."""
-        if isinstance(target, NoiseConditionalTarget):
-            low, high = target.sigma_range
-        else:
-            # There is one level, and nothing to choose.
-            names = ("sigma_min", "sigma_max", "sampler_sigma_min", "sampler_sigma_max")
-            return dict.fromkeys(names, self._noise)
-        low = low if self.sigma_min is None else self.sigma_min
-        high = high if self.sigma_max is None else self.sigma_max
-        own = self.sampler_sigma_min, self.sampler_sigma_max
-        first = low if own[0] is None else own[0]
-        last = high if own[1] is None else own[1]
-        if not 0 < low <= first <= last <= high:
-            raise UsageError(
-                f"The noise levels of sampler steps, {first} to {last}, must lie in "
-                f"order and within those of score steps, {low} to {high}."
-            )
-        return {
-            "sigma_min": low,
-            "sigma_max": high,
-            "sampler_sigma_min": first,
-            "sampler_sigma_max": last,
-        }
 
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)
@@ -254,11 +230,9 @@ class AbstractAlternating(AbstractMethod):
         target: AbstractTarget,
         bounds: tuple[AutoFloat, AutoFloat],
     ):
-        if not isinstance(target, NoiseConditionalTarget):
+        if not target.is_noise_conditional:
             return jnp.full(self.batch_size, self.noise_scale, NETWORK_DTYPE)
-        low, high = map(jnp.log, map(jnp.float32, bounds))
-        draw = jax.random.uniform(key, (self.batch_size,), NETWORK_DTYPE)
-        return jnp.exp(low + (high - low) * draw)
+        return draw_levels(key, *bounds, self.batch_size)
 
     def step(self, key, target, state):
         view = state.look.view(target)

@@ -61,6 +61,11 @@ def setup(results: Results) -> str:
     if small is not None and small is not ours:
         sizes += f" ({small.width} in the small generator)"
     n = ours.codes
+    rates = {"cosine": "with a warm-up and a cosine", "constant": "that stay"}
+    powers = [f"sigma^{ours.sigma_power:g} in DFT"]
+    kl: Any = made.get("kl|ours")
+    if kl is not None:
+        powers.append(f"sigma^{kl.sigma_power:g} in KL")
     low_level = f"{ours.sampler_sigma_min:.2f}"
     theirs = ""
     if paper is not None:
@@ -82,12 +87,16 @@ def setup(results: Results) -> str:
   {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
 - "ours": the largest of the first {n} latent numbers chooses one of {n} codes, which
   the generator gets beside the latent numbers, so that it may jump from one digit
-  to another ("no codes": without); {batch}, learning rates with a warm-up and a cosine,
-  averaged weights, at first {ours.score_warmup} steps of the score alone.{theirs}
+  to another ("no codes": without); {batch}, learning rates {rates[ours.schedule]},
+  averaged weights, at first {ours.score_warmup} steps of the score alone. Found by
+  shorter runs, and judged by FID to the same test images, as Langevin's schedule
+  was.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
-- A noise level's gradient counts by sigma^3 in DFT, by sigma in KL.
+- A noise level's gradient counts by {", by ".join(powers)}: one power more than makes
+  the levels count alike ("levels alike": that power), since it is at high levels that
+  the weights of modes show.
 - The small generator's weights are stored in bfloat16, and its figures are those of the
   stored weights; its time is that of the precision in which it was trained.
 """

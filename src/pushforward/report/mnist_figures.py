@@ -29,7 +29,7 @@ COLOURS = {
     "kl": "#3f8f4f",
     "small": "#7f9fc8",
 }
-STYLES = {"ours": "-", "no codes": "--", "paper": ":"}
+STYLES = {"ours": "-", "no codes": "--", "levels alike": "-.", "paper": ":"}
 _GREY = "#555555"
 
 

@@ -60,6 +60,7 @@ def benchmarks_page(results: Path) -> str:
         ("default_fit_gpu.json", default_fit),
         ("fit_many.json", fit_many),
         ("engine.json", engine),
+        ("energy_step.json", energy_step),
         (
             "benchmark_ksd.json",
             plain("The kernel Stein discrepancy", "benchmarks/ksd.py"),
@@ -155,6 +156,35 @@ def engine(result: dict[str, Any]) -> str:
 {result["repeats"]} runs in turns, all compiled beforehand.
 
 {table(header, rows)}
+"""
+
+
+def energy_step(result: dict[str, Any]) -> str:
+    """A training step of the energy model, beside a bare one and a convolution."""
+    step, large = result["batch_128"], result["batch_512"]
+    rates = result["convolution_tflop_a_second"]
+    rows = [
+        ["a training step, batch 128", f"{step['tflop_a_second']:.0f}"],
+        ["a training step, batch 512", f"{large['tflop_a_second']:.0f}"],
+        ["a pass forward, batch 512", f"{result['forward_tflop_a_second']:.0f}"],
+        *(
+            [f"a 3x3 convolution, {name}", f"{rate:.0f}"]
+            for name, rate in rates.items()
+        ),
+    ]
+    share = result["share_of_best_convolution"]
+    return f"""## A training step of the energy model
+
+`benchmarks/energy.py`; {_where(result)}; {result["dtype"]}. The
+network of `pushforward reproduce mnist` at full scale, {result["steps"]} steps of batch
+128, compiled beforehand: {step["bare_ms_a_step"]:.2f} ms a step in a bare scan, and
+through the engine, in all, **{step["engine_over_bare"]:.2f} times** as long. The step
+runs at **{100 * share:.0f} %** of the rate of the largest convolution that was tried.
+What is in the way is its size: the convolutions that the network consists of, alone and
+at the same batch, do not reach that rate either, and a larger batch helps.
+{result.get("remark", "")}
+
+{table(["what", "TFLOP/s"], rows)}
 """
 
 
