@@ -12,6 +12,7 @@ import pytest
 import pushforward as pf
 from pushforward import methods
 from pushforward.errors import FileError, TrainingError, UsageError
+from pushforward.methods.base import replace
 from pushforward.targets.examine import require
 from pushforward.training import runner
 
@@ -284,6 +285,21 @@ def test_skipped_steps_are_no_part_of_the_means(target, tmp_path, monkeypatch):
     lines = (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line, parse_constant=refuse) for line in lines]
     assert {row["one"] for row in rows} == {1.0, None}
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 100.0])
+def test_what_is_skipped_does_not_depend_on_the_machine(
+    target, tmp_path, monkeypatch, seconds
+):
+    """Chunks of one step, or as long as a report: the same steps, the same bits."""
+    method = replace(SKIPPING, steps=2000)
+    key, options = jax.random.key(3), {"progress": False}
+    pf.fit(key, target, method, out=tmp_path / "a", **options)
+    monkeypatch.setattr(runner, "CHUNK_SECONDS", seconds)
+    fit = pf.fit(key, target, method, out=tmp_path / "b", **options)
+    assert_same_bits(arrays_of(tmp_path / "a"), arrays_of(tmp_path / "b"))
+    # Half of the steps: three standard deviations of a binomial are 67.
+    assert abs(fit.history["skipped"][-1] - 1000) < 67
 
 
 def test_every_seed_says_how_many_steps_of_its_own_were_skipped(target):

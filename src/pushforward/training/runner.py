@@ -204,7 +204,7 @@ class _Run:
         name = type(method).__name__.lower()
         interval = max(steps // REPORTS, 1)
         patience = np.asarray(PATIENCE, np.int32)
-        step = int(progress.step)
+        step, streak = int(progress.step), np.asarray(progress.streak)
         self.shown.stage(name, steps, step)
         chunk, saved = 1, time.monotonic()
         while step < steps and not interrupted.is_set():
@@ -214,7 +214,7 @@ class _Run:
             if self.watch_every is not None:
                 stop = min(stop, (step // self.watch_every + 1) * self.watch_every)
             start = time.monotonic()
-            progress = advance(
+            tried = advance(
                 self.programs[stage],
                 self.program_target,
                 key,
@@ -223,9 +223,14 @@ class _Run:
                 patience,
                 np.asarray(step % interval == 0),
             )
-            streak = np.asarray(progress.streak)
+            before, streak = streak, np.asarray(tried.streak)
             spent = time.monotonic() - start
             self.seconds += spent
+            if stop - step > 1 and np.any((streak > 0) & (before < PATIENCE)):
+                # One of these steps is not finite: fewer of them, until it is alone.
+                chunk, streak = (stop - step) // 2, before
+                continue
+            progress = tried
             chunk = _next_chunk(chunk, stop - step, spent)
             step = stop
             if step == due:
