@@ -173,12 +173,15 @@ def energy_step(result: dict[str, Any]) -> str:
         ),
     ]
     share = result["share_of_best_convolution"]
+    more = ""
+    if "engine_step_over_bare" in step:
+        more = f", one step more **{step['engine_step_over_bare']:.2f} times**"
     return f"""## A training step of the energy model
 
 `benchmarks/energy.py`; {_where(result)}; {result["dtype"]}. The
 network of `pushforward reproduce mnist` at full scale, {result["steps"]} steps of batch
 128, compiled beforehand: {step["bare_ms_a_step"]:.2f} ms a step in a bare scan, and
-through the engine, in all, **{step["engine_over_bare"]:.2f} times** as long. The step
+through the engine, in all, **{step["engine_over_bare"]:.2f} times** as long{more}. It
 runs at **{100 * share:.0f} %** of the rate of the largest convolution that was tried.
 What is in the way is its size: the convolutions that the network consists of, alone and
 at the same batch, do not reach that rate either, and a larger batch helps.
