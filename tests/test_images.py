@@ -209,6 +209,15 @@ def test_noise_levels_of_score_steps_and_of_sampler_steps(make):
     assert (only.sigma_min, only.sampler_sigma_max) == (0.1, 0.1)
 
 
+@pytest.mark.parametrize(("kind", "power"), [(methods.DFT, 4.0), (methods.KL, 2.0)])
+def test_settings_for_images(kind, power):
+    made = methods.for_images(kind, width=8, steps=2)
+    assert isinstance(made, kind) and made.sigma_power == power
+    assert (made.shape, made.codes, made.width, made.steps) == ("image", 32, 8, 2)
+    assert methods.for_images(kind, sigma_power=1.0).sigma_power == 1.0
+    assert methods.for_images().w1 == 0.0
+
+
 def test_a_generator_that_jumps():
     """The image is continuous where one code is chosen, and jumps where another is."""
     made = Generator(4, 8, codes=2, key=KEY)

@@ -258,9 +258,9 @@ class TestSettings:
     def test_the_small_generator_is_small(self):
         """About a million weights; in two bytes each, below three megabytes."""
         groups = {g.name: g for g in settings.groups(settings.scale("full"))}
-        width = groups["small|ours"].what.width
+        what = groups["small|ours"].what
         network = eqx.filter_eval_shape(
-            Generator, 128, width, codes=settings.CODES, key=jax.random.key(0)
+            Generator, 128, what.width, codes=what.codes, key=jax.random.key(0)
         )
         weights = sum(leaf.size for leaf in jax.tree.leaves(network))
         assert 0.8e6 < weights < 1.4e6

@@ -29,9 +29,6 @@ _PAPER = {
     "dft_l2|paper": (0.0012, 12.07),
 }
 
-# Codes of our generators (`networks.Generator`).
-CODES = 32
-
 # Score-identity distillation's alpha = 1.2, its usual choice: w1 / w2 = 2 (1 - alpha).
 MINUS = -0.4
 
@@ -170,47 +167,36 @@ def generators(
     these are worth.
     """
     common = {
-        "shape": "image",
-        "codes": CODES,
         "steps": steps,
         "batch_size": batch,
         "score_width": score_width,
         "depth": depth,
-        "score_steps": 1,
         "score_warmup": min(500, steps // 12),
         "learning_rate": rate,
         "score_learning_rate": rate,
-        "momentum": 0.0,
-        "antithetic": False,
-        "schedule": "constant",
-        # DFT's gradient goes as 1/sigma^3: of a product of two scores, each 1/sigma.
-        # One power more, since the weights of modes show at high levels alone.
-        "sigma_power": 4.0,
-        "particles": 8,
         # The noise levels of the score steps, and of the sampler's.
         "sigma_min": SIGMA_MIN,
         "sigma_max": SIGMA_MAX,
         "sampler_sigma_min": SAMPLER_SIGMA_MIN,
         "sampler_sigma_max": SIGMA_MAX,
     }
-    as_the_paper = common | {
-        "codes": 0,
-        "learning_rate": 1e-4,
-        "score_learning_rate": 1e-4,
-        "score_warmup": 0,
-        "averaging": 0.0,
-    }
-    # KL's gradient is a difference of scores itself, and goes as 1/sigma.
-    kl = replace(methods.KL(width=width, **common), sigma_power=2.0)
-    l2 = methods.DFT(w1=0.0, width=width, **common)
+    l2 = methods.for_images(width=width, **common)
+    as_the_paper = replace(
+        l2,
+        codes=0,
+        learning_rate=1e-4,
+        score_learning_rate=1e-4,
+        score_warmup=0,
+        averaging=0.0,
+    )
     made = [
         Group("dft_l2", "ours", l2),
         Group("dft_l2", "no codes", replace(l2, codes=0)),
         Group("dft_l2", "levels alike", replace(l2, sigma_power=3.0)),
-        Group("dft_minus", "ours", methods.DFT(w1=MINUS, width=width, **common)),
-        Group("dft", "ours", methods.DFT(w1=1.0, width=width, **common)),
-        Group("kl", "ours", kl),
-        Group("dft_l2", "paper", methods.DFT(w1=0.0, width=width, **as_the_paper)),
+        Group("dft_minus", "ours", replace(l2, w1=MINUS)),
+        Group("dft", "ours", replace(l2, w1=1.0)),
+        Group("kl", "ours", methods.for_images(methods.KL, width=width, **common)),
+        Group("dft_l2", "paper", as_the_paper),
         Group(SMALL, "ours", replace(l2, width=small)),
     ]
     return {group.name: group for group in made}

@@ -6,6 +6,7 @@ from pushforward.methods.dft import DFT
 from pushforward.methods.fisher import Fisher
 from pushforward.methods.flow import Flow
 from pushforward.methods.gaussian import Gaussian
+from pushforward.methods.images import for_images
 from pushforward.methods.kl import KL
 from pushforward.methods.ksd import KSD
 from pushforward.methods.recipe import Recipe
@@ -40,4 +41,5 @@ __all__ = [
     "SteinCritic",
     "SteinGAN",
     "Transport",
+    "for_images",
 ]
