@@ -10,6 +10,7 @@ import pushforward as pf
 from pushforward import methods
 from pushforward.diagnostics import ksd
 from pushforward.methods import REGISTRY
+from pushforward.training.loop import all_finite
 
 SIZES = {"steps": 30, "batch_size": 32, "width": 8, "depth": 1, "particles": 128}
 
@@ -67,6 +68,13 @@ def test_the_protocol_is_pure(name):
         np.testing.assert_array_equal(a, b)
     assert all(jnp.shape(v) == () for v in info.values())
     assert method.sampler(target, first).dim == target.dim
+    # What is not finite stays so: the engine relies on it.
+    leaves, structure = jax.tree.flatten(first)
+    for i, leaf in enumerate(leaves):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and leaf.size:
+            poisoned = [*leaves[:i], leaf * jnp.nan, *leaves[i + 1 :]]
+            after, _ = step(jax.random.key(2), target, structure.unflatten(poisoned))
+            assert not bool(all_finite(after))
 
 
 @pytest.mark.parametrize("name", pf.targets.names())

@@ -255,8 +255,18 @@ class Skipping(type(TINY_GAUSSIAN)):
         return state, {"one": jnp.ones((), jnp.float32)}
 
 
+class Telling(Skipping):
+    """Says so: the engine ends a call there."""
+
+    def step(self, key, target, state):
+        state, info = super().step(key, target, state)
+        lost = jnp.isnan(state.network.mean[0])
+        return state, {"one": jnp.where(lost, jnp.nan, info["one"])}
+
+
 # Four steps a report.
 SKIPPING = Skipping(steps=400, batch_size=16, particles=64)
+TELLING = Telling(steps=400, batch_size=16, particles=64)
 
 
 def assert_means_of_what_was_kept(history):
@@ -287,19 +297,38 @@ def test_skipped_steps_are_no_part_of_the_means(target, tmp_path, monkeypatch):
     assert {row["one"] for row in rows} == {1.0, None}
 
 
-@pytest.mark.parametrize("seconds", [1e-9, 100.0])
-def test_what_is_skipped_does_not_depend_on_the_machine(
-    target, tmp_path, monkeypatch, seconds
-):
+@pytest.mark.parametrize("method", [SKIPPING, TELLING])
+def test_what_is_skipped_does_not_depend_on_the_machine(target, monkeypatch, method):
     """Chunks of one step, or as long as a report: the same steps, the same bits."""
-    method = replace(SKIPPING, steps=2000)
-    key, options = jax.random.key(3), {"progress": False}
-    pf.fit(key, target, method, out=tmp_path / "a", **options)
+    method = replace(method, steps=600)
+    keys = jax.random.split(jax.random.key(3), 2)
+    found = []
+    for seconds in (1e-9, 100.0):
+        monkeypatch.setattr(runner, "CHUNK_SECONDS", seconds)
+        many = pf.fit_many(keys, target, method, progress=False)
+        found.append([*many, pf.fit(keys[0], target, method, progress=False)])
+    for short, long in zip(*found, strict=True):
+        np.testing.assert_array_equal(
+            short.sampler.network.mean, long.sampler.network.mean
+        )
+        np.testing.assert_array_equal(short.history["skipped"], long.history["skipped"])
+        np.testing.assert_array_equal(short.history["one"], long.history["one"])
+        # Half of the steps: four standard deviations of a binomial are 49.
+        assert abs(short.history["skipped"][-1] - 300) < 49
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 100.0])
+def test_a_hopeless_run_stops_at_the_hundredth_step(target, monkeypatch, seconds):
+    class Hopeless(type(TINY_GAUSSIAN)):
+        def step(self, key, target, state):
+            new, info = super().step(key, target, state)
+            mean = new.network.mean + jnp.where(state.clock.step >= 30, jnp.nan, 0.0)
+            mean = mean.astype(new.network.mean.dtype)
+            return eqx.tree_at(lambda s: s.network.mean, new, mean), info
+
     monkeypatch.setattr(runner, "CHUNK_SECONDS", seconds)
-    fit = pf.fit(key, target, method, out=tmp_path / "b", **options)
-    assert_same_bits(arrays_of(tmp_path / "a"), arrays_of(tmp_path / "b"))
-    # Half of the steps: three standard deviations of a binomial are 67.
-    assert abs(fit.history["skipped"][-1] - 1000) < 67
+    with pytest.raises(TrainingError, match="stopped after 130 steps: the last 100"):
+        pf.fit(jax.random.key(0), target, Hopeless(steps=1000), progress=False)
 
 
 def test_every_seed_says_how_many_steps_of_its_own_were_skipped(target):

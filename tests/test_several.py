@@ -50,6 +50,17 @@ def test_different_targets_are_fitted_as_each_alone():
         assert ours.evaluations == alone.evaluations == 20 * 16
 
 
+def test_different_targets_keep_their_noise_levels():
+    targets = [
+        pf.NoiseConditionalTarget(score, dim=2, sigma_range=(0.3, 3.0))
+        for score in (lambda x, s: -x / (1 + s**2), lambda x, s: -x / (2 + s**2))
+    ]
+    among = several(targets).first
+    assert isinstance(among, Among) and among.is_noise_conditional
+    method = methods.KL().resolve(among, "cpu")
+    assert (method.sigma_min, method.sampler_sigma_max) == (0.3, 3.0)
+
+
 def test_targets_that_do_not_go_together():
     plane, line = pf.targets.get("gaussian"), pf.Target(lambda x: -(x[0] ** 2), dim=1)
     keys = jax.random.split(jax.random.key(0), 2)

@@ -20,7 +20,7 @@ from pushforward.diagnostics.reference import (
     point,
 )
 from pushforward.diagnostics.two_sample import SlicedW2, kolmogorov_smirnov
-from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
+from pushforward.targets.base import AbstractTarget
 
 STEPS = 20
 _BOOTSTRAPS = 2000
@@ -82,7 +82,7 @@ class Sample:
     ) -> tuple["Sample", int]:
         """The draws where all is finite, and the number of the others."""
         noisy = draws
-        if isinstance(target, NoiseConditionalTarget):
+        if target.sigma_range is not None:
             noise = rng.standard_normal(draws.shape)
             noisy = draws + target.sigma_range[0] * noise
         scores = energies.scores(target, noisy)

@@ -80,7 +80,12 @@ class AbstractTask(eqx.Module):
 
     @abc.abstractmethod
     def step(self, key: PRNGKeyArray, target: Any, state: State) -> tuple[State, Info]:
-        """One step of training; pure and jit-able."""
+        """One step of training; pure and jit-able.
+
+        A state with a number that is not finite must stay so in further steps, as that
+        of a network and its optimiser does: the engine looks at it now and then, and
+        goes back. What may recover, such as the last loss, belongs in the second value.
+        """
 
     @abc.abstractmethod
     def result(self, target: Any, state: State) -> Any:

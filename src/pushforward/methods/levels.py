@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import UsageError
-from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
+from pushforward.targets.base import AbstractTarget
 
 # The bounds of the levels: of score steps, and of sampler steps.
 BOUNDS = ("sigma_min", "sigma_max", "sampler_sigma_min", "sampler_sigma_max")
@@ -20,7 +20,7 @@ def choose_bounds(
     Those of the target for the score steps, those of the score steps for the sampler's.
     A target that knows no levels has one, `noise`, and there is nothing to choose.
     """
-    if not isinstance(target, NoiseConditionalTarget):
+    if target.sigma_range is None:
         return dict.fromkeys(BOUNDS, noise)
     chosen = dict(zip(BOUNDS[:2], target.sigma_range, strict=True))
     chosen |= {k: v for k in BOUNDS[:2] if (v := given[k]) is not None}

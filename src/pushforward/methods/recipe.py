@@ -31,7 +31,7 @@ from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
 from pushforward.methods.transport import Transport
 from pushforward.sampler import Sampler
-from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
+from pushforward.targets.base import AbstractTarget
 from pushforward.whitening import Look
 
 # Up to here exact entropy reaches at least as far as a learned score in about the same
@@ -195,7 +195,7 @@ class Choose(AbstractMethod):
             sampler, key = both
             draw_key, noise_key = jax.random.split(key)
             x = jax.vmap(from_target)(sampler.block(draw_key, self.batch_size))
-            if isinstance(target, NoiseConditionalTarget):
+            if target.sigma_range is not None:
                 # Its score is that of noisy points.
                 noise = jax.random.normal(noise_key, x.shape, x.dtype)
                 x = x + target.sigma_range[0] * noise

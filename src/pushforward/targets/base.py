@@ -25,7 +25,13 @@ class AbstractTarget(eqx.Module):
     exact: eqx.AbstractVar[Callable[..., Any] | None]
     has_density: eqx.AbstractVar[bool]
     is_stochastic: eqx.AbstractVar[bool]
-    is_noise_conditional: eqx.AbstractVar[bool]
+    # The noise levels at which the score is known, where it depends on one.
+    sigma_range: eqx.AbstractVar[tuple[float, float] | None]
+
+    @property
+    def is_noise_conditional(self) -> bool:
+        """Whether the score depends on a noise level."""
+        return self.sigma_range is not None
 
     @property
     def dim(self) -> int:
@@ -92,7 +98,7 @@ class Target(AbstractTarget):
     structure: Structure = eqx.field(static=True)
     has_density: ClassVar[bool] = True
     is_stochastic: ClassVar[bool] = False
-    is_noise_conditional: ClassVar[bool] = False
+    sigma_range: ClassVar[tuple[float, float] | None] = None
 
     def __init__(
         self,
@@ -143,7 +149,7 @@ class ScoreTarget(AbstractTarget):
     structure: Structure = eqx.field(static=True)
     has_density: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = False
-    is_noise_conditional: ClassVar[bool] = False
+    sigma_range: ClassVar[tuple[float, float] | None] = None
 
     def __init__(
         self,
@@ -189,7 +195,7 @@ class MinibatchTarget(AbstractTarget):
     batch_size: int = eqx.field(static=True)
     has_density: ClassVar[bool] = True
     is_stochastic: ClassVar[bool] = True
-    is_noise_conditional: ClassVar[bool] = False
+    sigma_range: ClassVar[tuple[float, float] | None] = None
 
     def __init__(
         self,
@@ -313,7 +319,6 @@ class NoiseConditionalTarget(AbstractTarget):
     sigma_range: tuple[float, float] = eqx.field(static=True)
     has_density: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = False
-    is_noise_conditional: ClassVar[bool] = True
 
     def __init__(
         self,

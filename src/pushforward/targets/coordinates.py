@@ -107,9 +107,9 @@ class Whitened(AbstractTarget):
         return self.target.is_stochastic
 
     @property
-    def is_noise_conditional(self) -> bool:
-        """As the target itself."""
-        return self.target.is_noise_conditional
+    def sigma_range(self) -> tuple[float, float] | None:
+        """As the target itself, whose coordinates are kept where it has levels."""
+        return self.target.sigma_range
 
     def _log_density(self, x):
         value = self.target.log_density(self.whitening.to_target(x))

@@ -13,7 +13,6 @@ from pushforward.targets import functions, probing
 from pushforward.targets.base import (
     AbstractTarget,
     MinibatchTarget,
-    NoiseConditionalTarget,
 )
 from pushforward.targets.functions import Piece
 from pushforward.targets.probing import Seen, evaluate
@@ -83,7 +82,7 @@ def fingerprint(target: AbstractTarget) -> list[float]:
 
 def _levels(target: AbstractTarget) -> list[float] | list[None]:
     """The noise levels to look at: both ends of the range, where there is one."""
-    if not isinstance(target, NoiseConditionalTarget):
+    if target.sigma_range is None:
         return [None]
     return sorted(set(target.sigma_range))
 

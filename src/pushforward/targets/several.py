@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from pushforward.errors import UsageError
-from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
+from pushforward.targets.base import AbstractTarget
 from pushforward.targets.structure import Structure
 
 
@@ -28,7 +28,7 @@ class Among(AbstractTarget):
     structure: Structure = eqx.field(static=True)
     has_density: bool = eqx.field(static=True)
     is_stochastic: bool = eqx.field(static=True)
-    is_noise_conditional: bool = eqx.field(static=True)
+    sigma_range: tuple[float, float] | None = eqx.field(static=True)
     exact: None = None
 
     def __init__(self, options: Sequence[AbstractTarget], index: Int[Array, "..."]):
@@ -38,7 +38,7 @@ class Among(AbstractTarget):
         self.structure = Structure.vector(first.dim)
         self.has_density = first.has_density
         self.is_stochastic = first.is_stochastic
-        self.is_noise_conditional = first.is_noise_conditional
+        self.sigma_range = first.sigma_range
 
     def _score(self, x, key, sigma):
         branches = [
@@ -98,11 +98,9 @@ def several(targets: Sequence[AbstractTarget]) -> Several:
 
 
 def _kind(target: AbstractTarget) -> tuple:
-    levels = target.sigma_range if isinstance(target, NoiseConditionalTarget) else None
     return (
         target.dim,
         target.has_density,
         target.is_stochastic,
-        target.is_noise_conditional,
-        levels,
+        target.sigma_range,
     )

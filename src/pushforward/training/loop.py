@@ -87,24 +87,24 @@ def advance(
 ) -> Progress:
     """Steps until `stop`, for each seed all or none of them; `clear` clears the sums.
 
-    A seed whose state is not finite at `stop` is put back, and counts its steps as
-    skipped. Where that is more than one step, the caller does not take this for an
-    answer, and asks for fewer: so it is the step to blame alone that is skipped. To
-    look once a call, and not at every step, makes a step as fast as a bare one; nothing
-    is overlooked, since what is not finite in a network, or in the moments of its
-    gradients, stays so. A seed with `patience` such steps in a row is frozen.
+    It ends early after a step whose `info` is not finite. A seed whose state is not
+    finite at the end is put back, and counts its steps as skipped. Where that is more
+    than one step, the caller does not take this for an answer, and asks for fewer: so
+    it is the step to blame alone that is skipped. To look at the state once a call, and
+    not at every step, makes a step as fast as a bare one, and overlooks nothing: what
+    is not finite in a state stays so (see `AbstractTask.step`). A seed with `patience`
+    such steps in a row is frozen.
     """
+    frozen = progress.streak >= patience
 
     def one(key, own, state, sums, i):
         step_key = jax.random.fold_in(key, i)
         state, info = method.step(step_key, _lane(target, own), state)
-        return state, {
-            k: total + info[k].astype(total.dtype) for k, total in sums.items()
-        }
+        sums = {k: total + info[k].astype(total.dtype) for k, total in sums.items()}
+        return state, sums, all_finite(info)
 
-    def settle(before, after, count, skipped, streak):
+    def settle(before, after, frozen, count, skipped, streak):
         fine = all_finite(after[0])
-        frozen = streak >= patience
         keep = fine & ~frozen
         state, sums = jax.tree.map(lambda a, b: jnp.where(keep, b, a), before, after)
         count = count + jnp.where(keep, made, 0)
@@ -121,18 +121,21 @@ def advance(
         lambda a: jnp.where(clear, jnp.zeros_like(a), a),
         (progress.sums, progress.count),
     )
-    made = stop - progress.step
 
     def body(carry):
-        i, state, sums = carry
-        return i + 1, *one(key, _own(target), state, sums, i)
+        i, state, sums, _ = carry
+        state, sums, fine = one(key, _own(target), state, sums, i)
+        return i + 1, state, sums, jnp.all(fine | frozen)
 
     before = progress.state, sums
-    end, *after = jax.lax.while_loop(
-        lambda carry: carry[0] < stop, body, (progress.step, *before)
+    end, *after, _ = jax.lax.while_loop(
+        lambda carry: (carry[0] < stop) & carry[3],
+        body,
+        (progress.step, *before, jnp.asarray(True)),
     )
+    made = end - progress.step
     state, sums, count, skipped, streak = settle(
-        before, tuple(after), count, progress.skipped, progress.streak
+        before, tuple(after), frozen, count, progress.skipped, progress.streak
     )
     return Progress(state, end, sums, count, skipped, streak)
 
@@ -143,6 +146,8 @@ def all_finite(tree: Any) -> Bool[Array, ""]:
     One reduction over all leaves at once: one for each takes seconds to compile.
     """
     leaves = [jnp.ravel(a) for a in jax.tree.leaves(tree) if _inexact(a)]
+    if not leaves:
+        return jnp.asarray(True)
     kinds = {a.dtype for a in leaves}
     joined = [jnp.concatenate([a for a in leaves if a.dtype == kind]) for kind in kinds]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in joined]))

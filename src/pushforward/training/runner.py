@@ -45,7 +45,8 @@ class Outcome:
     # A sentence for each seed.
     statuses: tuple[str, ...]
     finished: bool
-    # How often the target was evaluated, the first look included (for each seed).
+    # How often the target was evaluated, the first look included (for each seed); steps
+    # that were made twice, around one that was not finite, count once.
     evaluations: tuple[int, ...]
     seconds: float
     interrupted: bool = False
@@ -223,16 +224,17 @@ class _Run:
                 patience,
                 np.asarray(step % interval == 0),
             )
-            before, streak = streak, np.asarray(tried.streak)
+            end, found = jax.device_get((tried.step, tried.streak))
             spent = time.monotonic() - start
             self.seconds += spent
-            if stop - step > 1 and np.any((streak > 0) & (before < PATIENCE)):
+            made = int(end) - step
+            if made > 1 and np.any((found > 0) & (streak < PATIENCE)):
                 # One of these steps is not finite: fewer of them, until it is alone.
-                chunk, streak = (stop - step) // 2, before
+                chunk = made - 1 if end < stop else made // 2
                 continue
-            progress = tried
-            chunk = _next_chunk(chunk, stop - step, spent)
-            step = stop
+            progress, streak = tried, found
+            chunk = _next_chunk(chunk, made, spent)
+            step = int(end)
             if step == due:
                 self._record(name, step, means(progress), progress)
             if self.watch_every is not None and step % self.watch_every == 0:
