@@ -2,10 +2,9 @@
 
 `train` (progress off; the same steps, keys and images) against one compiled `lax.scan`
 of `step`, both compiled beforehand: the claims are the ratio of two runs, and that of
-one step more, from runs of two lengths. The step's
-arithmetic, counted from the traced program, over its time, beside the rate of one large
-convolution alone: the share. To see what is in the way: the same with four times the
-batch, and a pass forward alone.
+a further step, from runs of two lengths. The step's arithmetic, counted from the traced
+program, over its time, beside the rate of one large convolution alone: the share. To
+see what is in the way: the same with four times the batch, and a pass forward alone.
 """
 
 import argparse
@@ -90,10 +89,10 @@ def main():
         }
         if batch == 128:
             # Runs of two lengths: what the engine costs once is no part of a step.
-            few = max(steps // 4, 1)
+            shorter = max(steps // 4, 1)
             whole = seconds(functools.partial(engine, steps), repeats)
-            part = seconds(functools.partial(engine, few), repeats)
-            a_step = (whole - part) / (steps - few)
+            part = seconds(functools.partial(engine, shorter), repeats)
+            a_step = (whole - part) / max(steps - shorter, 1)
             results[name]["engine_over_bare"] = whole / plain
             results[name]["engine_step_over_bare"] = a_step / (plain / steps)
         print(name, json.dumps(results[name]), flush=True)

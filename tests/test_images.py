@@ -216,6 +216,8 @@ def test_settings_for_images(kind, power):
     assert (made.shape, made.codes, made.width, made.steps) == ("image", 32, 8, 2)
     assert methods.for_images(kind, sigma_power=1.0).sigma_power == 1.0
     assert methods.for_images().w1 == 0.0
+    with pytest.raises(UsageError, match="of DFT and of KL, not of Fisher"):
+        methods.for_images(methods.Fisher)
 
 
 def test_a_generator_that_jumps():

@@ -454,6 +454,31 @@ def test_the_page_of_a_generator_that_was_not_timed():
     assert "| DFT, L2 alone | 1 |  | 464 | 2.00 ± 0.25 |" in page
 
 
+def test_the_claim_holds_on_two_sets_of_draws_or_cannot_be_told():
+    groups = {g.name: g for g in settings.groups(settings.scale("full"))}
+    results = Results("mnist", "full", Path("mnist.json"), {})
+    rival, mine = groups["langevin|200 steps"], groups["dft_l2|ours"]
+    results.cells[rival.name] = invented(rival, 3.0)
+    # Twice the sd of the difference is .71.
+    for last, words in ((2.0, "the claim holds"), (2.5, "too near to tell")):
+        cell = invented(mine, 2.0)
+        cell["curve"][-1][1] = last
+        results.cells[mine.name] = cell
+        assert f"200 steps: **{words}**" in report.page(results)
+
+
+def test_the_page_says_what_earlier_settings_scored():
+    group = settings.scale("full").generators[0]
+    cell = invented(group, 2.0)
+    shares = {"digit_low": 0.5, "digit_high": 1.25}
+    cell["earlier"] = [{"fid": 9.5, "sd": 0.25, **shares, "what": "in haste"}]
+    results = Results("mnist", "full", Path("mnist.json"), {group.name: cell})
+    claims = report.page(results).split("\n## ")[1]
+    assert "chosen by FID to the same test images" in claims
+    line = "FID 9.50 ± 0.25, digits from .50 to 1.25 of their share (in haste)."
+    assert f"- {group.label}: {line}" in claims
+
+
 def test_the_page_names_what_was_trained_with_other_settings():
     scale = settings.scale("full")
     results = Results("mnist", "full", Path("mnist.json"), {})

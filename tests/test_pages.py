@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pushforward.experiments.results import Results
-from pushforward.report.pages import benchmarks_page
+from pushforward.report.pages import benchmarks_page, energy_step
 from pushforward.report.tables import broken_down
 
 ROOT = Path(__file__).parents[1]
@@ -16,6 +16,26 @@ def test_the_page_is_what_the_files_say():
     assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks_page(
         ROOT / "results"
     )
+
+
+def test_the_section_of_a_training_step():
+    step = {"bare_ms_a_step": 4.0, "tflop_a_second": 200.0, "engine_over_bare": 1.1}
+    result = {
+        "batch_128": step,
+        "batch_512": step,
+        "forward_tflop_a_second": 1.0,
+        "convolution_tflop_a_second": {"a, batch 128": 250.0, "b, batch 1024": 500.0},
+        "share_of_best_convolution": 0.4,
+        "steps": 10,
+        "dtype": "bfloat16",
+        "device": "gpu: invented",
+        "versions": {"jax": "0"},
+    }
+    page = energy_step(result)
+    assert "**1.10 times** as long. It\nruns at **40 %**" in page
+    assert "alone, run at 50 to 50 %" in page
+    step["engine_step_over_bare"] = 1.02
+    assert "as long (a further step **1.02 times**)" in energy_step(result)
 
 
 def test_training_that_stopped_early_is_named():

@@ -2,10 +2,12 @@
 
 from typing import Any, TypeVar
 
+from pushforward.errors import UsageError
+from pushforward.methods.alternating import AbstractAlternating
 from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
 
-Method = TypeVar("Method", DFT, KL)
+Method = TypeVar("Method", bound=AbstractAlternating)
 
 _SETTINGS: dict[str, Any] = {
     "shape": "image",
@@ -16,15 +18,14 @@ _SETTINGS: dict[str, Any] = {
     "learning_rate": 6e-4,
     "score_learning_rate": 6e-4,
     "momentum": 0.0,
-    # With a rate that falls, images got worse towards the end.
     "schedule": "constant",
     "antithetic": False,
     # The target is not whitened: a few particles for the first look.
     "particles": 8,
 }
-# DFT's gradient goes as 1 / sigma^3, that of a product of two scores, and KL's as
-# 1 / sigma. One power more than evens this out, since the weights of modes show at high
-# levels alone.
+# The paper's pseudo-code weighs DFT's gradient by sigma^2 g^2, where g^2, for levels in
+# geometric order, goes as sigma^2. DFT's own gradient goes as 1 / sigma^3, KL's as
+# 1 / sigma: two powers less.
 _OWN: dict[type, dict[str, Any]] = {
     DFT: {"w1": 0.0, "sigma_power": 4.0},
     KL: {"sigma_power": 2.0},
@@ -37,4 +38,8 @@ def for_images(kind: type[Method] = DFT, **changes: Any) -> Method:
     Transposed convolutions with codes, a U-Net for the score, and the settings of the
     experiment with digits; `changes` replaces any of them.
     """
+    if kind not in _OWN:
+        raise UsageError(
+            f"There are settings for images of DFT and of KL, not of {kind.__name__}."
+        )
     return kind(**(_SETTINGS | _OWN[kind] | changes))

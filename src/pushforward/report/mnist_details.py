@@ -4,7 +4,7 @@ from typing import Any
 
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.results import Results
-from pushforward.report.tables import not_run
+from pushforward.report.tables import not_run, number
 
 
 def missing(results: Results) -> str:
@@ -39,15 +39,41 @@ trained by older code; they are to be run again.
 """
 
 
+def labels(results: Results) -> dict[str, str]:
+    """What people call the stages of this scale."""
+    groups = settings.groups(settings.scale(results.scale))
+    return {group.name: group.label for group in groups}
+
+
 def remarks(results: Results) -> str:
     """What whoever put a cell into the file has to say of it."""
-    labels = {g.name: g.label for g in settings.groups(settings.scale(results.scale))}
     lines = [
-        f"- {labels[name]}: {cell['remark']}"
+        f"- {labels(results)[name]}: {cell['remark']}"
         for name, cell in sorted(results.cells.items())
         if "remark" in cell
     ]
     return "## Remarks\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def earlier(results: Results) -> str:
+    """What other settings scored before: these were chosen by the same figure."""
+    lines = []
+    for name, cell in sorted(results.cells.items()):
+        for past in cell.get("earlier", []):
+            lines.append(
+                f"- {labels(results)[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, "
+                f"digits from {number(past['digit_low'], 2)} to "
+                f"{number(past['digit_high'], 2)} of their share ({past['what']})."
+            )
+    if not lines:
+        return ""
+    listed = "\n".join(lines)
+    return f"""\
+The settings were chosen by FID to the same test images, as Langevin's schedule was: by
+shorter runs, and after these at full length, with the same seed.
+
+{listed}
+"""
 
 
 def setup(results: Results) -> str:
@@ -61,11 +87,14 @@ def setup(results: Results) -> str:
     if small is not None and small is not ours:
         sizes += f" ({small.width} in the small generator)"
     n = ours.codes
-    rates = {"cosine": "with a warm-up and a cosine", "constant": "that stay"}
-    powers = [f"sigma^{ours.sigma_power:g} in DFT"]
+    falling = ", falling along a cosine" if ours.schedule == "cosine" else ""
+    weights = f"sigma^{ours.sigma_power:g} in DFT"
     kl: Any = made.get("kl|ours")
     if kl is not None:
-        powers.append(f"sigma^{kl.sigma_power:g} in KL")
+        weights += f", sigma^{kl.sigma_power:g} in KL"
+    alike: Any = made.get("dft_l2|levels alike")
+    if alike is not None:
+        weights += f', sigma^{alike.sigma_power:g} in "levels alike"'
     low_level = f"{ours.sampler_sigma_min:.2f}"
     theirs = ""
     if paper is not None:
@@ -87,16 +116,16 @@ def setup(results: Results) -> str:
   {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
 - "ours": the largest of the first {n} latent numbers chooses one of {n} codes, which
   the generator gets beside the latent numbers, so that it may jump from one digit
-  to another ("no codes": without); {batch}, learning rates {rates[ours.schedule]},
-  averaged weights, at first {ours.score_warmup} steps of the score alone. Found by
-  shorter runs, and judged by FID to the same test images, as Langevin's schedule
-  was.{theirs}
+  to another ("no codes": without); {batch}, learning rates of
+  {ours.learning_rate:g}{falling}, averaged weights,
+  at first {ours.score_warmup} steps of the score alone.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.
-- A noise level's gradient counts by {", by ".join(powers)}: one power more than makes
-  the levels count alike ("levels alike": that power), since it is at high levels that
-  the weights of modes show.
+- The gradient of a noise level is weighed by {weights}.
+  The paper's pseudo-code has sigma^2 g^2, which is sigma^4 if levels are geometric and
+  g is the coefficient of their diffusion. DFT's own gradient goes as 1/sigma^3, KL's as
+  1/sigma.
 - The small generator's weights are stored in bfloat16, and its figures are those of the
   stored weights; its time is that of the precision in which it was trained.
 """
