@@ -1,6 +1,7 @@
 """What the third experiment runs, and the paper's own figures."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -151,43 +152,32 @@ def groups(scale: Scale) -> list[Group]:
     ]
 
 
-def generators(
-    steps: int,
-    width: int,
-    small: int,
-    score_width: int,
-    *,
-    batch: int = 128,
-    rate: float = 6e-4,
-    depth: int = 3,
-) -> dict[str, Group]:
+def generators(width: int, small: int, **sizes: Any) -> dict[str, Group]:
     """The one-step samplers: four objectives, a small one, the paper's settings.
 
     And the first one without codes, or with levels that count alike, which tells what
-    these are worth.
+    these are worth. `sizes` replaces fields of `methods.for_images`.
     """
     common = {
-        "steps": steps,
-        "batch_size": batch,
-        "score_width": score_width,
-        "depth": depth,
-        "score_warmup": min(500, steps // 12),
-        "learning_rate": rate,
-        "score_learning_rate": rate,
+        "width": width,
         # The noise levels of the score steps, and of the sampler's.
         "sigma_min": SIGMA_MIN,
         "sigma_max": SIGMA_MAX,
         "sampler_sigma_min": SAMPLER_SIGMA_MIN,
         "sampler_sigma_max": SIGMA_MAX,
+        **sizes,
     }
-    l2 = methods.for_images(width=width, **common)
+    l2 = methods.for_images(**common)
     as_the_paper = replace(
         l2,
         codes=0,
         learning_rate=1e-4,
         score_learning_rate=1e-4,
+        momentum=0.0,
+        schedule="constant",
         score_warmup=0,
         averaging=0.0,
+        sigma_power=4.0,
     )
     made = [
         Group("dft_l2", "ours", l2),
@@ -195,7 +185,7 @@ def generators(
         Group("dft_l2", "levels alike", replace(l2, sigma_power=3.0)),
         Group("dft_minus", "ours", replace(l2, w1=MINUS)),
         Group("dft", "ours", replace(l2, w1=1.0)),
-        Group("kl", "ours", methods.for_images(methods.KL, width=width, **common)),
+        Group("kl", "ours", methods.for_images(methods.KL, **common)),
         Group("dft_l2", "paper", as_the_paper),
         Group(SMALL, "ours", replace(l2, width=small)),
     ]
@@ -211,7 +201,12 @@ SCALES = {
         "smoke",
         classifier=Classify(steps=2, batch_size=2, width=1, depth=10, rest=2),
         energy=Energy(steps=2, batch_size=2, width=2, depth=1),
-        generators=_some(generators(2, 8, 8, 8, batch=2, depth=1), f"{SMALL}|ours"),
+        generators=_some(
+            generators(
+                8, 8, steps=2, batch_size=2, score_width=8, depth=1, score_warmup=0
+            ),
+            f"{SMALL}|ours",
+        ),
         tuning=Tuning(steps=2, images=8, ratios=(0.1,), powers=(0.0,)),
         langevin=(2,),
         images=256,
@@ -230,7 +225,17 @@ SCALES = {
         classifier=Classify(steps=600, batch_size=64, width=1),
         energy=Energy(steps=5000, batch_size=16, width=16, learning_rate=2e-3),
         generators=_some(
-            generators(1200, 128, 128, 32, batch=32, rate=1e-3), "dft_l2|ours"
+            generators(
+                128,
+                128,
+                steps=1200,
+                batch_size=32,
+                score_width=32,
+                score_warmup=100,
+                learning_rate=1e-3,
+                score_learning_rate=1e-3,
+            ),
+            "dft_l2|ours",
         ),
         tuning=Tuning(steps=200, images=250, ratios=(0.1, 0.2), powers=(0.0,)),
         langevin=(50, 200),
@@ -243,7 +248,7 @@ SCALES = {
         "full",
         classifier=Classify(),
         energy=Energy(steps=60_000),
-        generators=tuple(generators(14_000, 1024, 256, 96).values()),
+        generators=tuple(generators(1024, 256, score_width=96).values()),
     ),
 }
 

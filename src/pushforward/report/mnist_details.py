@@ -47,8 +47,9 @@ def labels(results: Results) -> dict[str, str]:
 
 def remarks(results: Results) -> str:
     """What whoever put a cell into the file has to say of it."""
+    known = labels(results)
     lines = [
-        f"- {labels(results)[name]}: {cell['remark']}"
+        f"- {known[name]}: {cell['remark']}"
         for name, cell in sorted(results.cells.items())
         if "remark" in cell
     ]
@@ -57,11 +58,11 @@ def remarks(results: Results) -> str:
 
 def earlier(results: Results) -> str:
     """What other settings scored before: these were chosen by the same figure."""
-    lines = []
+    known, lines = labels(results), []
     for name, cell in sorted(results.cells.items()):
         for past in cell.get("earlier", []):
             lines.append(
-                f"- {labels(results)[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, "
+                f"- {known[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, "
                 f"digits from {number(past['digit_low'], 2)} to "
                 f"{number(past['digit_high'], 2)} of their share ({past['what']})."
             )
@@ -70,7 +71,8 @@ def earlier(results: Results) -> str:
     listed = "\n".join(lines)
     return f"""\
 The settings were chosen by FID to the same test images, as Langevin's schedule was: by
-shorter runs, and after these at full length, with the same seed.
+shorter runs, and after these at full length, with the same seed, whose figures were
+taken over from earlier files of the same command.
 
 {listed}
 """

@@ -10,10 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from pushforward.errors import DensityError
 from pushforward.targets import functions, probing
-from pushforward.targets.base import (
-    AbstractTarget,
-    MinibatchTarget,
-)
+from pushforward.targets.base import AbstractTarget, MinibatchTarget
 from pushforward.targets.functions import Piece
 from pushforward.targets.probing import Seen, evaluate
 

@@ -91,7 +91,7 @@ def advance(
     finite at the end is put back, and counts its steps as skipped. Where that is more
     than one step, the caller does not take this for an answer, and asks for fewer: so
     it is the step to blame alone that is skipped. To look at the state once a call, and
-    not at every step, makes a step as fast as a bare one, and overlooks nothing: what
+    not at every step, spares every step two passes over it, and overlooks nothing: what
     is not finite in a state stays so (see `AbstractTask.step`). A seed with `patience`
     such steps in a row is frozen.
     """
