@@ -176,7 +176,7 @@ def ours() -> dict[str, AbstractMethod]:
         "kl": methods.KL(**sizes, **scores),
         "flow": methods.Flow(),
         "steingan": methods.SteinGAN(),
-        "fisher": methods.Fisher(),
+        "fisher": methods.Fisher(shape="mixture", particles=8192, **sizes, **scores),
         "ksd": methods.KSD(),
         "critic": methods.SteinCritic(),
     }
