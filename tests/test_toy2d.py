@@ -99,14 +99,39 @@ def test_the_page_in_the_repository_is_what_its_file_says():
     assert page.read_text() == report.page(results)
 
 
+def test_what_was_not_measured_alone_is_marked():
+    results = read(ROOT / "results" / "toy2d.json", "toy2d")
+    names = [name for name in results.cells if name.startswith("steingan|paper|")]
+    cells = {name: {**results.cells[name]} for name in names}
+    plain = report.page(Results("toy2d", "full", Path("a.json"), cells))
+    assert "## Remarks" not in plain and "(14.2) |" in plain
+    for cell in cells.values():
+        cell["remark"] = "made on a train."
+    marked = report.page(Results("toy2d", "full", Path("a.json"), cells))
+    # Six cells with the same remark are one line.
+    assert "## Remarks\n\n- SteinGAN, paper: made on a train.\n" in marked
+    assert "(14.2)* |" in marked
+
+
+def test_the_swings_of_the_last_evaluations(smoke):
+    results = read(smoke[0] / "toy2d.json", "toy2d")
+    cell = results.cells["dft|paper|donut"]
+    cell["curve"] = [[[1, 9.0, 0.1], *([i, 0.5 + 0.01 * i, 0.1] for i in range(20))]]
+    # What came before the last twenty is not looked at.
+    assert "| .50 to .69 |" in report.page(results)
+    cell["curve"][0][-1][1] = None
+    assert "| .50 to .69 |" not in (page := report.page(results))
+    assert "| not finite |" in page
+
+
 def test_what_the_readme_says_about_it():
     found = report.floors(read(ROOT / "results" / "toy2d.json", "toy2d"))
     reached = {name: len(found[name, "ours"][0]) for name in ("recipe", "kl", "flow")}
     assert set(reached.values()) == {6}
-    assert len(found["dft", "ours"][0]) == 5
+    assert {len(found[name, "ours"][0]) for name in ("dft", "fisher")} == {5}
     text = " ".join((ROOT / "README.md").read_text().split())
     claim = "The default recipe, KL and a coupling flow reach what exact draws score on"
-    assert f"{claim} all six; DFT on five." in text
+    assert f"{claim} all six; DFT and Fisher training on five." in text
 
 
 def test_result_files_are_merged(tmp_path):

@@ -42,6 +42,12 @@ LEAPFROGS = 23
 # What is known about rows that do not replay.
 REPLAY_NOTES = """SVGD at 500 steps comes out *below* the paper where it differs, that
 is, closer to the target; the rows up to 200 steps agree. The reason is not known."""
+# What is known about rows of the paper's settings that are not the paper's.
+PAPER_NOTES = """SteinGAN, which learns no score, comes to the paper's figures with its
+networks, learning rate and batch. Samplers that learn their score beside them, one step
+of the score for one of the sampler, do not come to theirs: their KSD goes up and down
+to the end, as the lowest and the highest of the last evaluations say. The paper gives
+neither the number of score steps nor sigma."""
 CLASSIC_STEPS = (50, 100, 200, 500)
 
 LABELS = {

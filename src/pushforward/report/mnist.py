@@ -8,12 +8,12 @@ from pushforward.experiments.mnist_settings import LABELS
 from pushforward.experiments.results import Results
 from pushforward.report.mnist_details import (
     earlier,
+    labels,
     missing,
     outdated,
-    remarks,
     setup,
 )
-from pushforward.report.tables import broken_down, number, table, where
+from pushforward.report.tables import broken_down, number, remarks, table, where
 
 FIGURE_3, FIGURE_5 = "mnist_digits.png", "mnist_training.png"
 FIGURE_NEAREST, FIGURE_ENERGIES = "mnist_nearest.png", "mnist_energies.png"
@@ -35,7 +35,7 @@ def page(results: Results) -> str:
         _figures(results),
         _schedule(results),
         _costs(results),
-        remarks(results),
+        remarks(results, lambda name: labels(results)[name]),
         missing(results),
         outdated(results),
         setup(results),

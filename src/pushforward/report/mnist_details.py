@@ -45,17 +45,6 @@ def labels(results: Results) -> dict[str, str]:
     return {group.name: group.label for group in groups}
 
 
-def remarks(results: Results) -> str:
-    """What whoever put a cell into the file has to say of it."""
-    known = labels(results)
-    lines = [
-        f"- {known[name]}: {cell['remark']}"
-        for name, cell in sorted(results.cells.items())
-        if "remark" in cell
-    ]
-    return "## Remarks\n\n" + "\n".join(lines) + "\n" if lines else ""
-
-
 def earlier(results: Results) -> str:
     """What other settings scored before: these were chosen by the same figure."""
     known, lines = labels(results), []

@@ -176,18 +176,15 @@ def energy_step(result: dict[str, Any]) -> str:
     best = max(rates.values())
     own = [100 * rate / best for name, rate in rates.items() if "batch 128" in name]
     low, high = min(own), max(own)
-    more = ""
-    if "engine_step_over_bare" in step:
-        more = f" (a further step **{step['engine_step_over_bare']:.2f} times**)"
     return f"""## A training step of the energy model
 
 `benchmarks/energy.py`; {_where(result)}; {result["dtype"]}. The
 network of `pushforward reproduce mnist` at full scale, {result["steps"]} steps of batch
-128, compiled beforehand: {step["bare_ms_a_step"]:.2f} ms a step in a bare scan, and
-through the engine, in all, **{step["engine_over_bare"]:.2f} times** as long{more}. It
-runs at **{100 * share:.0f} %** of the rate of the fastest convolution that was tried;
-convolutions of the network's own sizes, alone, run at {low:.0f} to {high:.0f} %.
-{result.get("remark", "")}
+128, compiled beforehand: {step["bare_ms_a_step"]:.2f} ms a step in a bare scan. Through
+the engine a further step takes **{step["engine_step_over_bare"]:.2f} times** as long,
+and the whole run, with what is paid once, {step["engine_over_bare"]:.2f} times. The
+step runs at **{100 * share:.0f} %** of the rate of the fastest convolution that was
+tried; convolutions of the network's own sizes, alone, run at {low:.0f} to {high:.0f} %.
 
 {table(["what", "TFLOP/s"], rows)}
 """

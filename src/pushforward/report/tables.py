@@ -64,6 +64,18 @@ frozen where it stood; the tables judge what was left of it.
 """
 
 
+def remarks(results: Results, label: Callable[[str], str]) -> str:
+    """The section on what whoever put a cell into the file has to say of it."""
+    found: dict[str, list[str]] = {}
+    for name, cell in sorted(results.cells.items()):
+        if "remark" in cell:
+            who = label("|".join(name.split("|")[:2]))
+            said = found.setdefault(cell["remark"], [])
+            said += [] if who in said else [who]
+    lines = [f"- {'; '.join(who)}: {remark}" for remark, who in found.items()]
+    return "## Remarks\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
 def where(results: Results) -> str:
     """The section on devices and versions."""
     lines = {

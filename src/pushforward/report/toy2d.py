@@ -7,6 +7,7 @@ from pushforward.report.tables import (
     not_run,
     number,
     plus_minus,
+    remarks,
     table,
     where,
 )
@@ -20,6 +21,7 @@ from pushforward.report.toy2d_judged import (
     last_iterates,
     rows_of,
     sweep,
+    swings,
 )
 
 FIGURE_1, FIGURE_2 = "toy2d_draws.png", "toy2d_gradients.png"
@@ -31,11 +33,13 @@ def page(results: Results) -> str:
         _head(results),
         _summary(results),
         _paper_table(results),
+        swings(results),
         _classic_notes(results),
         last_iterates(results),
         sweep(results),
         broken_down(results, label),
         costs(results),
+        remarks(results, label),
         _figures(results),
         _missing(results),
         where(results),
@@ -242,8 +246,8 @@ Figure 1: 500 draws each on `donut` and `rosenbrock` over the density's contours
 ![KSD over training on the funnel]({FIGURE_2})
 
 Figure 2: KSD of 500 draws over training on `funnel`, full gradient (`w1 = 1`) and L2
-alone (`w1 = 0`): the mean over several seeds, with a band from the lowest to the
-highest, and the floor of exact draws.
+alone (`w1 = 0`): the median over several seeds, with a band from the lowest to the
+highest, and the floor of exact draws. What leaves the frame has run away.
 """
     return text
 

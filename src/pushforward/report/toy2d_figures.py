@@ -22,6 +22,8 @@ from pushforward.report.toy2d import FIGURE_1, FIGURE_2
 from pushforward.targets.base import AbstractTarget
 
 SECOND = "#3f8f4f"
+# Figure 2 ends here: what is higher has run away, and leaves the frame.
+_HIGHEST, _BEYOND = 10.0, 100.0
 # What Figure 1 shows, from left to right.
 PANELS = (
     ("dft", "ours"),
@@ -108,12 +110,12 @@ def gradients(results: Results) -> Figure | None:
             record = cell["records"][0]
             floor = record["exact"], record["exact_sd"]
             text = "full gradient" if method == "dft" else "L2 alone"
-            panel.plot(
-                steps,
-                values.mean(axis=0),
-                color=colour,
-                label=f"{LABELS[method]}, {text}: mean of {len(values)} seeds",
-            )
+            text = f"{LABELS[method]}, {text}: median of {len(values)} seeds"
+            broken = sum(not s.startswith("Finished") for s in cell.get("statuses", []))
+            text += f" ({broken} broke down)" if broken else ""
+            # A sampler that has run away has no KSD: it counts as the highest.
+            values = np.where(np.isfinite(values), values, np.inf).clip(max=_BEYOND)
+            panel.plot(steps, np.median(values, axis=0), color=colour, label=text)
             panel.fill_between(
                 steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2
             )
@@ -122,6 +124,7 @@ def gradients(results: Results) -> Figure | None:
     panel.axhline(floor[0], color=REFERENCE, label="exact draws (± sd of one set)")
     panel.axhspan(floor[0] - floor[1], floor[0] + floor[1], color=REFERENCE, alpha=0.15)
     panel.set(yscale="log", xlabel="training steps", ylabel="KSD of 500 draws")
+    panel.set_ylim(top=min(panel.get_ylim()[1], _HIGHEST))
     panel.set_title("funnel: band from the lowest to the highest seed", fontsize=10)
     panel.legend(fontsize=9)
     return figure

@@ -121,6 +121,35 @@ score is tiny passes here: read it beside the sliced W2.
 """
 
 
+# How many of the last evaluations `swings` looks at.
+_LAST = 20
+
+
+def swings(results: Results) -> str:
+    """How far the KSD goes up and down at the end of training as in the paper."""
+
+    def ends(record: Record) -> str:
+        place = "|".join(record[k] for k in ("method", "setting", "target"))
+        curve = results.cells[place]["curve"][0][-_LAST:]
+        values = [value for _, value, _ in curve if value is not None]
+        if len(values) < len(curve):
+            return "not finite"
+        return f"{number(min(values), 2)} to {number(max(values), 2)}"
+
+    rows = [
+        name + [ends(cells[t]) if t in cells else "" for t in TARGETS]
+        for name, cells, _ in rows_of(results, "ksd_protocol", str, setting="paper")
+    ]
+    if not rows:
+        return ""
+    return f"""### The paper's settings
+
+{settings.PAPER_NOTES}
+
+{table([f"KSD, the last {_LAST} evaluations", *TARGETS], rows)}
+"""
+
+
 def sweep(results: Results) -> str:
     """DFT at other weights of its first term."""
     wanted = {r["setting"] for r in results.records() if r["setting"].startswith("w1")}
@@ -176,12 +205,15 @@ def costs(results: Results) -> str:
             else ""
         )
         draw = [r["value"] for r in cells.values()]
+        # Seconds that were not measured alone.
+        place = "|".join(any_cell[k] for k in ("method", "setting", "target"))
+        mark = "*" if "remark" in results.cells[place] else ""
         rows.append(
             [
                 *name,
                 f"{min(counts):.3g} to {max(counts):.3g}",
-                training,
-                f"{1e3 * sum(draw) / len(draw):.3g}",
+                training + mark,
+                f"{1e3 * sum(draw) / len(draw):.3g}{mark}",
                 any_cell["device"],
             ]
         )
@@ -199,7 +231,7 @@ def costs(results: Results) -> str:
 Neural samplers train on all targets in one program: the seconds are those of all of
 them together, in brackets the part that was lowering and compiling. Evaluations are
 scores of the target, the first look at it included; for a classic sampler, those of one
-set of 500 particles, which have to be paid again for the next.
+set of 500 particles, which have to be paid again for the next. *: see the remarks.
 
 {table(header, rows)}
 """
