@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import safetensors.numpy
 
 import pushforward
 from pushforward.cli import main
-from pushforward.errors import UsageError
+from pushforward.errors import UnfinishedWarning, UsageError
 
 MODEL = """
 import jax.numpy as jnp
@@ -115,12 +116,22 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"pushforward {pushforward.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "sample", "check", "targets"])
+COMMANDS = ["demo", "fit", "sample", "check", "targets", "reproduce", "report"]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help(command, capsys):
+    words = [] if command is None else [command]
     with pytest.raises(SystemExit) as stop:
-        main([command, "--help"])
+        main([*words, "--help"])
     assert stop.value.code == 0
-    assert f"usage: pushforward {command}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert " ".join(["usage: pushforward", *words]) in text
+    # What has no value to show by default shows none.
+    for artefact in ("None", "False", "(default: )"):
+        assert artefact not in text
+    if command is None:
+        assert text.split("{")[1].split("}")[0].split(",") == COMMANDS
 
 
 def test_no_command_is_a_question(capsys):
@@ -150,10 +161,11 @@ def test_targets_lists_them_all(capsys):
 
 
 @pytest.mark.once
-def test_a_reader_that_has_read_enough():
-    script = "import sys; from pushforward.cli import main; sys.exit(main(['targets']))"
+@pytest.mark.parametrize("word", ["targets", "--help"])
+def test_a_reader_that_has_read_enough(word):
     pipe = subprocess.PIPE
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=pipe, stderr=pipe)
+    words = [sys.executable, "-m", "pushforward", word]
+    child = subprocess.Popen(words, stdout=pipe, stderr=pipe)
     assert child.stdout is not None
     child.stdout.close()
     _, complaint = child.communicate(timeout=120)
@@ -249,11 +261,15 @@ def test_fit_says_what_to_do_next(monkeypatch, capsys):
 
 
 def test_an_interrupted_fit_says_how_to_go_on(monkeypatch, capsys):
-    stopped = SimpleNamespace(interrupted=True, status="Stopped by Ctrl-C.")
-    monkeypatch.setattr(pushforward, "fit", lambda *a, **k: stopped, raising=False)
-    assert main(["fit", "donut", "--out", "r"]) == 130
-    err = capsys.readouterr().err
-    assert err.startswith("Stopped by Ctrl-C.") and "--resume" in err
+    def stop(*arguments, **options):
+        warnings.warn("Stopped by Ctrl-C.", UnfinishedWarning, stacklevel=2)
+        return SimpleNamespace(interrupted=True, status="Stopped by Ctrl-C.")
+
+    monkeypatch.setattr(pushforward, "fit", stop, raising=False)
+    for words in (["fit", "donut", "--out", "r"], ["demo"]):
+        assert main(words) == 130
+        out, err = capsys.readouterr()
+        assert (out + err).count("Stopped by Ctrl-C.") == 1
 
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
@@ -442,10 +458,9 @@ def test_a_demo_ends_with_what_to_type_next(trained, monkeypatch, capsys, here):
 
 @pytest.mark.once
 def test_as_its_own_program(here):
-    code = "import sys; from pushforward.cli import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, "fit", "my_model.py:two_numbers", "--dim", "2",
-         "--out", "runs/new"],
+        [sys.executable, "-m", "pushforward", "fit", "my_model.py:two_numbers",
+         "--dim", "2", "--out", "runs/new"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -455,3 +470,15 @@ def test_as_its_own_program(here):
     assert done.stderr.startswith("pushforward: Your log_density returned an array of")
     assert done.stderr.count("\n") == 1
     assert not (here / "runs").exists()
+
+
+@pytest.mark.once
+def test_as_a_module():
+    program = [sys.executable, "-m", "pushforward"]
+    pipe = {"capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([*program, "--version"], **pipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"pushforward {pushforward.__version__}\n"
+    done = subprocess.run([*program, "fit", "--help"], **pipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: pushforward fit ")

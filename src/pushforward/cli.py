@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,12 @@ from pushforward._cli_arguments import (
     Targets,
 )
 from pushforward._version import __version__
-from pushforward.errors import FileError, PushforwardError, UsageError
+from pushforward.errors import (
+    FileError,
+    PushforwardError,
+    UnfinishedWarning,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pushforward import AbstractTarget, Sampler, Verdict
@@ -52,15 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["--version"]:
         print(f"pushforward {__version__}")
         return 0
-    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
-    arguments = tyro.cli(
-        Arguments,
-        prog="pushforward",
-        args=words or ["--help"],
-        config=(*markers, tyro.conf.OmitSubcommandPrefixes),
-    )
     try:
-        status = _run(arguments.command)
+        arguments = _parsed(words or ["--help"])
+        with warnings.catch_warnings():
+            # Each command that trains prints that sentence itself.
+            warnings.simplefilter("ignore", UnfinishedWarning)
+            status = _run(arguments.command)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -77,6 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("pushforward: interrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+def _parsed(words: list[str]) -> Arguments:
+    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
+    try:
+        return tyro.cli(
+            Arguments,
+            prog="pushforward",
+            args=words,
+            config=(*markers, tyro.conf.OmitSubcommandPrefixes),
+        )
+    finally:
+        # A help text that nobody reads to its end is noticed here, not at the exit.
+        sys.stdout.flush()
 
 
 def _run(command: Command) -> int:
@@ -139,10 +156,7 @@ def _fit(arguments: Fit) -> int:
         },
     )
     if fit.interrupted:
-        print(
-            f"{fit.status} On the command line, repeat the command with --resume.",
-            file=sys.stderr,
-        )
+        print(fit.status, file=sys.stderr)
         return INTERRUPTED
     if not arguments.quiet:
         print(fit.status)
