@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.constraints import REMEDY
 
 _DRAWS = 1024
 # In whitened coordinates, where the first look saw the target at 1 or so.
@@ -36,14 +37,14 @@ def _outside(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
     if target.is_stochastic or not target.has_density:
         return None
     values = np.asarray(jax.vmap(target.log_density)(draws))
-    outside = np.isneginf(values)
+    outside = np.isneginf(values) | np.isnan(values)
     if not outside.any():
         return None
-    first = draws[int(np.argmax(outside))]
+    first = int(np.argmax(outside))
     return (
-        f"the log density is -inf at {outside.mean():.1%} of the draws, such as "
-        f"{_point(target, first)}: if its support is bounded, say so with "
-        "pushforward.constrained"
+        f"the log density is {values[first]} at {outside.mean():.1%} of the draws, "
+        f"such as {_point(target, draws[first])}: if a parameter has bounds, give it "
+        f"{REMEDY}"
     )
 
 
