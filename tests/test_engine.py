@@ -14,7 +14,7 @@ from pushforward import methods
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
 from pushforward.methods.base import replace
 from pushforward.targets.examine import require
-from pushforward.training import runner
+from pushforward.training import api, runner
 
 TINY_DFT = methods.DFT(
     steps=40,
@@ -102,6 +102,15 @@ def test_what_ctrl_c_leaves_of_a_run_without_a_directory(target, monkeypatch):
         parts = pf.fit_many(keys, target, TINY_GAUSSIAN, progress=False)
     assert {str(w.message) for w in warned} == {part.status for part in parts}
     assert len(warned) == 1 and all(part.interrupted for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [(methods.DFT, "the class DFT."), ("dft", "a str.")]
+)
+def test_what_is_no_method(method, what):
+    # Not through `fit`, whose annotations refuse it here.
+    with pytest.raises(UsageError, match=rf"such as methods.DFT\(\), and it is {what}"):
+        api._method(method, None, None)
 
 
 def test_a_second_ctrl_c_interrupts_as_usual(target, monkeypatch):

@@ -103,6 +103,12 @@ def test_what_does_not_run_or_returns_something_else(function, fragments):
         assert fragment in text
 
 
+def test_a_parameter_that_is_called_otherwise():
+    text = read(Target(lambda p: -(p["b"] ** 2), example={"a": 0.0, "c": {"d": 0.0}}))
+    assert "raised KeyError: 'b' (" in text
+    assert text.endswith("): the parameters in example are 'a', 'c.d'.")
+
+
 def test_the_users_exception_is_the_cause():
     with pytest.raises(DensityError) as caught:
         require(KEY, Target(raises, dim=2))

@@ -5,16 +5,34 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg, subcommand
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+def _whole_number(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        raise ValueError(f"{words[0]!r} is not a whole number.") from None
+
+
+# A number that may be left out would otherwise be refused as "{None}|INT".
+WHOLE = PrimitiveConstructorSpec[int | None](
+    nargs=1,
+    metavar="N",
+    instance_from_str=_whole_number,
+    is_instance=lambda value: value is None or isinstance(value, int),
+    str_from_instance=lambda value: [str(value)],
+)
 
 Run = Annotated[Positional[Path], arg(metavar="RUN")]
-Seed = Annotated[int, arg(metavar="N")]
-Count = Annotated[int, arg(aliases=("-n",), metavar="N")]
+Seed = Annotated[int, WHOLE]
+Count = Annotated[int, WHOLE, arg(aliases=("-n",))]
 # Where nothing is the default, the help says in words what then happens.
-Dim = Annotated[int | None, arg(metavar="D", help_behavior_hint="")]
+Dim = Annotated[int | None, WHOLE, arg(metavar="D", help_behavior_hint="")]
 OptionalCount = Annotated[
-    int | None, arg(aliases=("-n",), metavar="N", help_behavior_hint="")
+    int | None, WHOLE, arg(aliases=("-n",), help_behavior_hint="")
 ]
-Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Number = Annotated[int | None, WHOLE, arg(help_behavior_hint="")]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
 Flag = Annotated[bool, arg(help_behavior_hint="")]
 

@@ -4,6 +4,8 @@ Nothing heavy is imported before a command needs it: `--help` and `targets` answ
 once.
 """
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -27,6 +29,7 @@ from pushforward._cli_arguments import (
     Sample,
     Targets,
 )
+from pushforward._cli_complaint import complaint
 from pushforward._version import __version__
 from pushforward.errors import (
     FileError,
@@ -84,16 +87,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parsed(words: list[str]) -> Arguments:
     markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
+    said = io.StringIO()
     try:
-        return tyro.cli(
-            Arguments,
-            prog="pushforward",
-            args=words,
-            config=(*markers, tyro.conf.OmitSubcommandPrefixes),
-        )
-    finally:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                Arguments,
+                prog="pushforward",
+                args=words,
+                config=(*markers, tyro.conf.OmitSubcommandPrefixes),
+            )
+    except SystemExit:
         # A help text that nobody reads to its end is noticed here, not at the exit.
         sys.stdout.flush()
+        if said.getvalue():
+            raise UsageError(complaint(said.getvalue())) from None
+        raise
 
 
 def _run(command: Command) -> int:
@@ -238,6 +246,8 @@ def _target(arguments: Check) -> "AbstractTarget":
     spec = about.get("spec")
     # A run that was started from Python may remember anything, or nothing.
     if not isinstance(spec, dict) or not isinstance(spec.get("target"), str):
+        # What is no sampler at all is told so first.
+        _load(run)
         raise UsageError(
             f"{run} does not remember what it was trained for; say so with --target "
             "NAME, --target my_model.py:log_density --dim D or, where a module holds "

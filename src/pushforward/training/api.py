@@ -217,9 +217,11 @@ _EXAMINE = 0x65786D
 def _method(method, steps, batch_size) -> AbstractMethod:
     method = Recipe() if method is None else method
     if not isinstance(method, AbstractMethod):
+        alone = isinstance(method, type)
+        what = f"the class {method.__name__}" if alone else f"a {type(method).__name__}"
         raise UsageError(
             "method must be one of pushforward.methods, such as methods.DFT(), and it "
-            f"is a {type(method).__name__}."
+            f"is {what}."
         )
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value is not None:

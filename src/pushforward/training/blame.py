@@ -37,14 +37,13 @@ def _outside(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
     if target.is_stochastic or not target.has_density:
         return None
     values = np.asarray(jax.vmap(target.log_density)(draws))
-    outside = np.isneginf(values) | np.isnan(values)
+    outside = np.isneginf(values)
     if not outside.any():
         return None
     first = int(np.argmax(outside))
     return (
-        f"the log density is {values[first]} at {outside.mean():.1%} of the draws, "
-        f"such as {_point(target, draws[first])}: if a parameter has bounds, give it "
-        f"{REMEDY}"
+        f"the log density is -inf at {outside.mean():.1%} of the draws, such as "
+        f"{_point(target, draws[first])}: if a parameter has bounds, give it {REMEDY}"
     )
 
 
@@ -57,7 +56,7 @@ def _score(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
     return (
         f"the score in coordinate {target.names[worst]!r} is not finite at "
         f"{bad[:, worst].mean():.1%} of the draws, such as {_point(target, first)}: "
-        "mend the density there"
+        f"mend the density there or, if this is a bound, give it {REMEDY}"
     )
 
 
