@@ -98,7 +98,9 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
 def test_what_ctrl_c_leaves_of_a_run_without_a_directory(target, monkeypatch):
     interrupt_after(monkeypatch, 3)
     keys = jax.random.split(jax.random.key(3), 2)
-    with pytest.warns(UnfinishedWarning, match="only a run with a directory") as warned:
+    with pytest.warns(
+        UnfinishedWarning, match="by then is returned, but only"
+    ) as warned:
         parts = pf.fit_many(keys, target, TINY_GAUSSIAN, progress=False)
     assert {str(w.message) for w in warned} == {part.status for part in parts}
     assert len(warned) == 1 and all(part.interrupted for part in parts)

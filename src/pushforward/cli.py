@@ -331,9 +331,10 @@ def _demo(arguments: Demo) -> int:
         flush=True,
     )
     fit = pf.fit(keys[0], target, pf.methods.Recipe(steps=DEMO_STEPS))
-    print(fit.status)
     if fit.interrupted:
-        return INTERRUPTED
+        # Nothing of it is kept.
+        raise KeyboardInterrupt
+    print(fit.status)
     sampler = fit.sampler
     saved = sampler.save(out / f"{DEMO_TARGET}.pf")
     verdict = pf.check(keys[1], target, sampler)

@@ -327,7 +327,7 @@ class _Run:
         """What an interrupted run leaves, and how to go on."""
         if self.directory is None:
             return (
-                "what was learnt by then is kept, but only a run with a directory "
+                "what was learnt by then is returned, but only a run with a directory "
                 "(out=) can go on."
             )
         return (
