@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,9 @@ import pytest
 import safetensors.numpy
 
 import pushforward
+from pushforward._cli_complaint import complaint
 from pushforward.cli import main
-from pushforward.errors import UsageError
+from pushforward.errors import UnfinishedWarning, UsageError
 
 MODEL = """
 import jax.numpy as jnp
@@ -28,6 +30,9 @@ def log_density(x):
 
 def two_numbers(x):
     return -x**2
+
+def by_name(p):
+    return -p["a"] ** 2
 
 def for_three(x):
     return -x @ jnp.eye(3) @ x
@@ -115,12 +120,22 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"pushforward {pushforward.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "sample", "check", "targets"])
+COMMANDS = ["demo", "fit", "sample", "check", "targets", "reproduce", "report"]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help(command, capsys):
+    words = [] if command is None else [command]
     with pytest.raises(SystemExit) as stop:
-        main([command, "--help"])
+        main([*words, "--help"])
     assert stop.value.code == 0
-    assert f"usage: pushforward {command}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert " ".join(["usage: pushforward", *words]) in text
+    # What has no value to show by default shows none.
+    for artefact in ("None", "False", "(default: )"):
+        assert artefact not in text
+    if command is None:
+        assert text.split("{")[1].split("}")[0].split(",") == COMMANDS
 
 
 def test_no_command_is_a_question(capsys):
@@ -131,15 +146,51 @@ def test_no_command_is_a_question(capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["fti"], ["fit", "donut"], ["sample", "r", "-n", "many", "--out", "x.npy"],
-     ["fit", "donut", "--out", "r", "--method", "magic"]],
+    ("words", "sentence"),
+    [
+        ("fti", "Unrecognized options: fti; available subcommands: demo, fit, sample, "
+         "check, targets, reproduce, report; see pushforward --help."),
+        ("fit", "Missing from pushforward fit: TARGET, --out PATH; see pushforward fit "
+         "--help."),
+        ("fit donut --out", "Missing value for argument '--out', expected 1 values; "
+         "see pushforward fit --help."),
+        ("fit donut --out r --stpes 3", "Unrecognized options: --stpes, 3; perhaps you "
+         "meant: --steps N; see pushforward --help."),
+        ("fit donut --out r --method magic", "Invalid choice 'magic' for argument "
+         "'--method', expected one of ('recipe', 'transport', 'dft', 'kl', 'fisher', "
+         "'critic', 'ksd', 'steingan', 'flow', 'gaussian'); see pushforward fit "
+         "--help."),
+        ("fit donut --out r --steps 1e3", "Error parsing --steps: '1e3' is not a whole "
+         "number; see pushforward --help."),
+        ("sample r -n many --out x.npy", "Error parsing -n/--draws: 'many' is not a "
+         "whole number; see pushforward --help."),
+        ("reproduce toy3d", "Invalid choice 'toy3d' for argument 'experiment', "
+         "expected one of ('toy2d', 'covertype', 'mnist'); see pushforward reproduce "
+         "--help."),
+    ],
 )  # fmt: skip
-def test_what_cannot_be_parsed(words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_what_cannot_be_parsed(words, sentence, columns, refuse, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert refuse(*words.split()) == sentence
+
+
+def test_what_cannot_be_parsed_without_unicode_and_in_colour():
+    box = """ Missing argument
+ -------------------------------------
+  Missing value for argument '--out'.
+  -------------------------------------
+  For full helptext, run pushforward fit --help
+"""
+    sentence = "Missing value for argument '--out'; see pushforward fit --help."
+    assert complaint(box) == sentence
+    rule = "─" * 35
+    framed = (
+        f"\x1b[31m╭─ \x1b[1mMissing\x1b[0m ───╮\n│ Missing value for argument "
+        f"\x1b[1m'--out'\x1b[0m. │\n\x1b[31m│ {rule} │\x1b[0m\n│ For full helptext, "
+        f"run pushforward fit --help │\n╰{rule}╯\n"
+    )
+    assert complaint(framed) == sentence
 
 
 def test_targets_lists_them_all(capsys):
@@ -150,10 +201,11 @@ def test_targets_lists_them_all(capsys):
 
 
 @pytest.mark.once
-def test_a_reader_that_has_read_enough():
-    script = "import sys; from pushforward.cli import main; sys.exit(main(['targets']))"
+@pytest.mark.parametrize("word", ["targets", "--help"])
+def test_a_reader_that_has_read_enough(word):
     pipe = subprocess.PIPE
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=pipe, stderr=pipe)
+    words = [sys.executable, "-m", "pushforward", word]
+    child = subprocess.Popen(words, stdout=pipe, stderr=pipe)
     assert child.stdout is not None
     child.stdout.close()
     _, complaint = child.communicate(timeout=120)
@@ -177,7 +229,7 @@ def test_a_reader_that_has_read_enough():
         (
             "my_model.py:make_trouble",
             "my_model.py:make_trouble raised RuntimeError: no data (my_model.py, line "
-            "23, in make_trouble).",
+            "26, in make_trouble).",
         ),
         (
             "my_model.py:two_numbers --dim 2",
@@ -185,7 +237,11 @@ def test_a_reader_that_has_read_enough():
         ),
         (
             "my_model.py:for_three --dim 2",
-            "(my_model.py, line 14, in for_three): dim is 2; is that the number of",
+            "(my_model.py, line 17, in for_three): dim is 2; is that the number of",
+        ),
+        (
+            "my_model.py:by_name --dim 1",
+            "in by_name): parameters with names need a Target with example= instead of",
         ),
         ("donut --seed -1", "--seed must lie between 0 and 2^32 - 1, and is -1."),
         ("donut --steps 0", "steps must be a whole number of at least 1, not 0."),
@@ -249,11 +305,15 @@ def test_fit_says_what_to_do_next(monkeypatch, capsys):
 
 
 def test_an_interrupted_fit_says_how_to_go_on(monkeypatch, capsys):
-    stopped = SimpleNamespace(interrupted=True, status="Stopped by Ctrl-C.")
-    monkeypatch.setattr(pushforward, "fit", lambda *a, **k: stopped, raising=False)
+    def stop(*arguments, **options):
+        warnings.warn("Stopped by Ctrl-C.", UnfinishedWarning, stacklevel=2)
+        return SimpleNamespace(interrupted=True, status="Stopped by Ctrl-C.")
+
+    monkeypatch.setattr(pushforward, "fit", stop, raising=False)
     assert main(["fit", "donut", "--out", "r"]) == 130
-    err = capsys.readouterr().err
-    assert err.startswith("Stopped by Ctrl-C.") and "--resume" in err
+    assert capsys.readouterr() == ("", "Stopped by Ctrl-C.\n")
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "pushforward: interrupted.\n"
 
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
@@ -350,11 +410,12 @@ def test_draws_that_cannot_be_written(run, refuse, here):
     (here / "draws.npz").write_text("precious")
     text = refuse("sample", run, "-n", "10", "--out", "draws.txt")
     assert text.startswith("Draws are written as .npy, .npz or .csv")
-    assert "no/draws.npz cannot be written" in refuse(
-        "sample", run, "-n", "10", "--out", "no/draws.npz"
+    assert refuse("sample", run, "-n", "10", "--out", "no/draws.npz") == (
+        "no/draws.npz cannot be written, for there is no folder no; make it, or choose "
+        "another place."
     )
-    assert "must be a whole number" in refuse(
-        "sample", run, "-n", "-4", "--out", "draws.npz"
+    assert refuse("sample", run, "-n", "-4", "--out", "draws.npz") == (
+        "The number of draws must be a whole number of at least 0, not -4."
     )
 
 
@@ -404,7 +465,9 @@ def test_check_needs_a_density(run, refuse, here):
     text = refuse("check", "mine.pf")
     assert text.startswith("mine.pf does not remember what it was trained for; say so ")
     assert refuse("check", "none") == "There is no run or file none."
-    assert "other parameters than" in refuse("check", run, "--target", "student_t")
+    assert "is not a pushforward file" in refuse("check", "my_model.py")
+    text = refuse("check", run, "--target", "student_t")
+    assert text.endswith("than the target's; name the target that it was trained for.")
     config = json.loads((run / "config.json").read_text())
     config["target"]["spec"]["folder"] = str(here)
     (run / "config.json").write_text(json.dumps(config))
@@ -442,10 +505,9 @@ def test_a_demo_ends_with_what_to_type_next(trained, monkeypatch, capsys, here):
 
 @pytest.mark.once
 def test_as_its_own_program(here):
-    code = "import sys; from pushforward.cli import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, "fit", "my_model.py:two_numbers", "--dim", "2",
-         "--out", "runs/new"],
+        [sys.executable, "-m", "pushforward", "fit", "my_model.py:two_numbers",
+         "--dim", "2", "--out", "runs/new"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -455,3 +517,15 @@ def test_as_its_own_program(here):
     assert done.stderr.startswith("pushforward: Your log_density returned an array of")
     assert done.stderr.count("\n") == 1
     assert not (here / "runs").exists()
+
+
+@pytest.mark.once
+def test_as_a_module():
+    program = [sys.executable, "-m", "pushforward"]
+    pipe = {"capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([*program, "--version"], **pipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"pushforward {pushforward.__version__}\n"
+    done = subprocess.run([*program, "fit", "--help"], **pipe)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: pushforward fit ")

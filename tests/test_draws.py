@@ -187,6 +187,35 @@ def test_an_interrupted_stream_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+_NUMBERS_FOR_KEYS = """
+import sys, jax, pushforward as pf
+sampler = pf.load(sys.argv[1])
+block = lambda key, n: next(sampler.blocks(key, n))
+stream = lambda key, n: sampler.stream(key, n, "draws.npy")
+for draw in (sampler.sample, sampler.sample_flat, block, stream):
+    try:
+        draw(5, 3)
+    except pf.errors.UsageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.once
+def test_a_number_is_no_key(tmp_path):
+    # In a process of its own: here the annotations refuse it before the sampler does.
+    make(Structure.vector(2)).save(tmp_path / "a.pf")
+    done = subprocess.run(
+        [sys.executable, "-c", _NUMBERS_FOR_KEYS, "a.pf"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    sentence = "The first argument must be a random key, such as jax.random.key(0), not"
+    assert done.stdout.splitlines() == [f"{sentence} a int."] * 4, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pf"]
+
+
 def test_progress_without_a_terminal_is_plain_lines(tmp_path, monkeypatch, capsys):
     ticks = iter(range(0, 1000, 6))
     monkeypatch.setattr("pushforward._draws.time.monotonic", lambda: next(ticks))

@@ -11,10 +11,10 @@ import pytest
 
 import pushforward as pf
 from pushforward import methods
-from pushforward.errors import FileError, TrainingError, UsageError
+from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
 from pushforward.methods.base import replace
 from pushforward.targets.examine import require
-from pushforward.training import runner
+from pushforward.training import api, runner
 
 TINY_DFT = methods.DFT(
     steps=40,
@@ -73,9 +73,17 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
     whole = pf.fit(key, target, TINY_DFT, out=tmp_path / "a", progress=False)
     with monkeypatch.context() as patch:
         interrupt_after(patch, 6)
-        part = pf.fit(key, target, TINY_DFT, out=tmp_path / "b", progress=False)
+        with pytest.warns(UnfinishedWarning) as warned:
+            part = pf.fit(key, target, TINY_DFT, out=tmp_path / "b", progress=False)
     assert part.interrupted and not part.finished
-    assert "Ctrl-C" in part.status and "resume=True" in part.status
+    # Said once, and where it can be seen: at the line of the user that called `fit`.
+    assert [str(w.message) for w in warned] == [part.status]
+    made = part.status.removeprefix("Stopped by Ctrl-C after ").split()[0]
+    assert 0 < int(made) < 40
+    assert part.status == (
+        f"Stopped by Ctrl-C after {made} of 40 steps; what was learnt by then is kept "
+        f"in {tmp_path / 'b'}: to go on, repeat the same with resume=True (--resume)."
+    )
     assert not (tmp_path / "b" / "sampler.safetensors").exists()
     rest = pf.fit(
         key, target, TINY_DFT, out=tmp_path / "b", resume=True, progress=False
@@ -85,6 +93,26 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
     np.testing.assert_array_equal(whole.history["fisher"], rest.history["fisher"])
     draws = [f.sampler.sample(jax.random.key(0), 10) for f in (whole, rest)]
     np.testing.assert_array_equal(*draws)
+
+
+def test_what_ctrl_c_leaves_of_a_run_without_a_directory(target, monkeypatch):
+    interrupt_after(monkeypatch, 3)
+    keys = jax.random.split(jax.random.key(3), 2)
+    with pytest.warns(
+        UnfinishedWarning, match="by then is returned, but only"
+    ) as warned:
+        parts = pf.fit_many(keys, target, TINY_GAUSSIAN, progress=False)
+    assert {str(w.message) for w in warned} == {part.status for part in parts}
+    assert len(warned) == 1 and all(part.interrupted for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [(methods.DFT, "the class DFT."), ("dft", "a str.")]
+)
+def test_what_is_no_method(method, what):
+    # Not through `fit`, whose annotations refuse it here.
+    with pytest.raises(UsageError, match=rf"such as methods.DFT\(\), and it is {what}"):
+        api._method(method, None, None)
 
 
 def test_a_second_ctrl_c_interrupts_as_usual(target, monkeypatch):
@@ -282,7 +310,8 @@ def test_skipped_steps_are_no_part_of_the_means(target, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         # The first chunk is one step: this is in the midst of a report.
         interrupt_after(patch, 1)
-        pf.fit(key, target, SKIPPING, out=tmp_path / "b", **options)
+        with pytest.warns(UnfinishedWarning):
+            pf.fit(key, target, SKIPPING, out=tmp_path / "b", **options)
     # The second time everything is read back.
     for _ in range(2):
         rest = pf.fit(key, target, SKIPPING, out=tmp_path / "b", resume=True, **options)

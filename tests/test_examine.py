@@ -22,6 +22,7 @@ from pushforward.targets import (
     catalogue,
     constrained,
 )
+from pushforward.targets.constraints import KINDS, REMEDY
 from pushforward.targets.examine import examine, fingerprint, require
 
 KEY = jax.random.key(0)
@@ -102,6 +103,12 @@ def test_what_does_not_run_or_returns_something_else(function, fragments):
         assert fragment in text
 
 
+def test_a_parameter_that_is_called_otherwise():
+    text = read(Target(lambda p: -(p["b"] ** 2), example={"a": 0.0, "c": {"d": 0.0}}))
+    assert "raised KeyError: 'b' (" in text
+    assert text.endswith("): the parameters in example are 'a', 'c.d'.")
+
+
 def test_the_users_exception_is_the_cause():
     with pytest.raises(DensityError) as caught:
         require(KEY, Target(raises, dim=2))
@@ -113,7 +120,7 @@ def test_the_users_exception_is_the_cause():
     [
         (lambda x: -(x[0] ** 2) + jnp.log(x[1]) - x[1],
          ["Your log_density is nan at ", " of 96 random starting points, because "
-          "'x[1]' is negative there, such as 'x[1]' = -", "pushforward.constrained."]),
+          "'x[1]' is negative there, such as 'x[1]' = -"]),
         (lambda x: jnp.sum(jnp.log(x) - x), ["is nan at ", "is negative there"]),
         (lambda x: -(x[0] ** 2) + jnp.where(x[1] > 0, -x[1], -jnp.inf),
          ["is -inf at ", "because 'x[1]' is negative there"]),
@@ -127,6 +134,17 @@ def test_not_finite(function, fragments):
     text = read(Target(function, dim=2))
     for fragment in fragments:
         assert fragment in text
+    # What may be a bound has a remedy, and its name.
+    assert ("+inf" in text) != text.endswith(
+        "a constraint ('positive', 'greater_than(a)', 'less_than(b)' or 'interval(a, "
+        "b)') with pushforward.constrained."
+    )
+
+
+def test_the_constraints_that_are_advised_exist():
+    found = re.findall(r"'(\w+)['(]", REMEDY)
+    assert found == ["positive", "greater_than", "less_than", "interval"]
+    assert set(found) <= set(KINDS)
 
 
 def test_a_wide_density_of_positive_numbers_has_a_name_to_blame():

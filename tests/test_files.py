@@ -78,6 +78,8 @@ def test_a_truncated_file_is_refused(tmp_path, cut):
 
 
 def test_other_files_are_refused(tmp_path):
+    with pytest.raises(FileError, match=r"There is no finished run in .*; finish"):
+        pf.load(tmp_path)
     with pytest.raises(FileError, match="There is no file"):
         pf.load(tmp_path / "missing.pf")
     foreign = tmp_path / "foreign.pf"

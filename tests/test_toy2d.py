@@ -237,6 +237,7 @@ def test_refusals(tmp_path, capsys):
     folder = str(tmp_path)
     assert main([*words, str(tmp_path / "new"), "--merge", folder]) == 2
     assert f"{folder} cannot be read (" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
     assert main(["report", "--results", str(tmp_path / "none")]) == 2
     assert "There is no result file in" in capsys.readouterr().err
 

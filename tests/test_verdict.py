@@ -209,6 +209,9 @@ def test_draws_that_are_no_numbers(mog2):
     verdict = check(jax.random.key(1), mog2, np.full((N, 2), np.nan), n=N)
     assert verdict.passed is False
     assert "500 of 500 draws are not finite" in verdict.summary
+    assert str(verdict).splitlines()[1] == (
+        "Tested: only whether draws are finite; 0 finite draws are too few to compare."
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,36 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg, subcommand
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+def _whole_number(words: list[str]) -> int:
+    try:
+        return int(words[0])
+    except ValueError:
+        raise ValueError(f"{words[0]!r} is not a whole number.") from None
+
+
+# A number that may be left out would otherwise be refused as "{None}|INT".
+WHOLE = PrimitiveConstructorSpec[int | None](
+    nargs=1,
+    metavar="N",
+    instance_from_str=_whole_number,
+    is_instance=lambda value: value is None or isinstance(value, int),
+    str_from_instance=lambda value: [str(value)],
+)
 
 Run = Annotated[Positional[Path], arg(metavar="RUN")]
-Dim = Annotated[int | None, arg(metavar="D")]
-Count = Annotated[int, arg(aliases=("-n",), metavar="N")]
-OptionalCount = Annotated[int | None, arg(aliases=("-n",), metavar="N")]
-Number = Annotated[int | None, arg(metavar="N")]
-Seed = Annotated[int, arg(metavar="N")]
+Seed = Annotated[int, WHOLE]
+Count = Annotated[int, WHOLE, arg(aliases=("-n",))]
+# Where nothing is the default, the help says in words what then happens.
+Dim = Annotated[int | None, WHOLE, arg(metavar="D", help_behavior_hint="")]
+OptionalCount = Annotated[
+    int | None, WHOLE, arg(aliases=("-n",), help_behavior_hint="")
+]
+Number = Annotated[int | None, WHOLE, arg(help_behavior_hint="")]
+OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+Flag = Annotated[bool, arg(help_behavior_hint="")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +78,9 @@ class Fit:
     """How to train; the recipe works untouched."""
     seed: Seed = 0
     """Random seed."""
-    resume: bool = False
+    resume: Flag = False
     """Go on with the run in the directory."""
-    quiet: bool = False
+    quiet: Flag = False
     """Say nothing unless something goes wrong."""
 
 
@@ -72,11 +95,11 @@ class Sample:
     """A run directory, a file that a sampler was saved to, or: digits."""
     draws: OptionalCount = None
     """How many draws; of images 100, unless given."""
-    out: Path | None = None
+    out: OptionalPath = None
     """The file for the draws; its ending says the format."""
     seed: Seed = 1
     """Random seed."""
-    quiet: bool = False
+    quiet: Flag = False
     """Say nothing unless something goes wrong."""
 
 
@@ -89,7 +112,7 @@ class Check:
 
     run: Run
     """A run directory, or a file that a sampler was saved to."""
-    target: Annotated[str | None, arg(metavar="TARGET")] = None
+    target: Annotated[str | None, arg(metavar="TARGET", help_behavior_hint="")] = None
     """What it should sample from, where the run does not remember it."""
     dim: Dim = None
     """The number of coordinates of your own log density."""
@@ -97,7 +120,7 @@ class Check:
     """How many draws to look at."""
     seed: Seed = 2
     """Random seed."""
-    json: bool = False
+    json: Flag = False
     """Print the verdict as JSON."""
 
 
@@ -120,10 +143,15 @@ class Reproduce:
     """smoke: minutes; cpu: small enough for two cores; full: for a GPU."""
     out: Path = Path("runs/results")
     """Directory for the result file."""
-    methods: tuple[str, ...] = ()
-    """Run only these methods, such as: dft kl ld; for mnist also: classifier energy
-    langevin. One setting of a method: 'dft|paper'."""
-    merge: tuple[Path, ...] = ()
+    methods: Annotated[
+        tuple[str, ...], arg(metavar="METHOD ...", help_behavior_hint="")
+    ] = ()
+    """Run only these methods, such as: dft kl ld;
+    for mnist also: classifier energy langevin.
+    One setting of a method: 'dft|paper'."""
+    merge: Annotated[
+        tuple[Path, ...], arg(metavar="FILE ...", help_behavior_hint="")
+    ] = ()
     """Adopt the finished cells of these result files first."""
     seed: Seed = 0
     """Random seed."""
@@ -160,5 +188,5 @@ class Arguments:
     """Turn a log-density into a sampler that costs one network pass per draw."""
 
     command: Command
-    version: bool = False
+    version: Flag = False
     """Print the version and exit."""

@@ -19,6 +19,11 @@ def explain(path: Path, error: OSError) -> FileError:
             f"The disk is full: {path} was not written, and what stood there before "
             "is untouched; free some space and try again."
         )
+    if error.errno == errno.ENOENT and not path.parent.exists():
+        return FileError(
+            f"{path} cannot be written, for there is no folder {path.parent}; make it, "
+            "or choose another place."
+        )
     reason = error.strerror or str(error)
     return FileError(f"{path} cannot be written ({reason}); choose another place.")
 

@@ -4,10 +4,13 @@ Nothing heavy is imported before a command needs it: `--help` and `targets` answ
 once.
 """
 
+import contextlib
+import io
 import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +29,14 @@ from pushforward._cli_arguments import (
     Sample,
     Targets,
 )
+from pushforward._cli_complaint import complaint
 from pushforward._version import __version__
-from pushforward.errors import FileError, PushforwardError, UsageError
+from pushforward.errors import (
+    FileError,
+    PushforwardError,
+    UnfinishedWarning,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pushforward import AbstractTarget, Sampler, Verdict
@@ -52,15 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["--version"]:
         print(f"pushforward {__version__}")
         return 0
-    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
-    arguments = tyro.cli(
-        Arguments,
-        prog="pushforward",
-        args=words or ["--help"],
-        config=(*markers, tyro.conf.OmitSubcommandPrefixes),
-    )
     try:
-        status = _run(arguments.command)
+        arguments = _parsed(words or ["--help"])
+        with warnings.catch_warnings():
+            # Each command that trains prints that sentence itself.
+            warnings.simplefilter("ignore", UnfinishedWarning)
+            status = _run(arguments.command)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -77,6 +83,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("pushforward: interrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+def _parsed(words: list[str]) -> Arguments:
+    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                Arguments,
+                prog="pushforward",
+                args=words,
+                config=(*markers, tyro.conf.OmitSubcommandPrefixes),
+            )
+    except SystemExit:
+        # A help text that nobody reads to its end is noticed here, not at the exit.
+        sys.stdout.flush()
+        if said.getvalue():
+            raise UsageError(complaint(said.getvalue())) from None
+        raise
 
 
 def _run(command: Command) -> int:
@@ -139,10 +164,7 @@ def _fit(arguments: Fit) -> int:
         },
     )
     if fit.interrupted:
-        print(
-            f"{fit.status} On the command line, repeat the command with --resume.",
-            file=sys.stderr,
-        )
+        print(fit.status, file=sys.stderr)
         return INTERRUPTED
     if not arguments.quiet:
         print(fit.status)
@@ -224,6 +246,8 @@ def _target(arguments: Check) -> "AbstractTarget":
     spec = about.get("spec")
     # A run that was started from Python may remember anything, or nothing.
     if not isinstance(spec, dict) or not isinstance(spec.get("target"), str):
+        # What is no sampler at all is told so first.
+        _load(run)
         raise UsageError(
             f"{run} does not remember what it was trained for; say so with --target "
             "NAME, --target my_model.py:log_density --dim D or, where a module holds "
@@ -307,9 +331,10 @@ def _demo(arguments: Demo) -> int:
         flush=True,
     )
     fit = pf.fit(keys[0], target, pf.methods.Recipe(steps=DEMO_STEPS))
-    print(fit.status)
     if fit.interrupted:
-        return INTERRUPTED
+        # Nothing of it is kept.
+        raise KeyboardInterrupt
+    print(fit.status)
     sampler = fit.sampler
     saved = sampler.save(out / f"{DEMO_TARGET}.pf")
     verdict = pf.check(keys[1], target, sampler)

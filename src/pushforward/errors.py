@@ -21,5 +21,9 @@ class MissingDependencyError(PushforwardError, ImportError):
     """An optional dependency is not installed; the message holds the pip command."""
 
 
+class UnfinishedWarning(UserWarning):
+    """Ctrl-C ended a training; what was learnt by then was returned."""
+
+
 class TrainingError(PushforwardError, RuntimeError):
     """Training could not go on; what was reached is still on disk."""

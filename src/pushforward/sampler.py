@@ -23,6 +23,7 @@ from pushforward._precision import NETWORK_DTYPE, widen
 from pushforward._version import __version__
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import AbstractNetwork, build, describe
+from pushforward.targets.arguments import as_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitening
 from pushforward.targets.structure import Structure
@@ -94,6 +95,7 @@ class Sampler(eqx.Module):
 
     def blocks(self, key: PRNGKeyArray, n: int, draw=None) -> Iterator[Any]:
         """The draws of `sample`, a block at a time, as numpy arrays."""
+        key = as_key(key)
         _check_count(n)
         draw = _draw_trees if draw is None else draw
         size = self.block_size
@@ -108,6 +110,7 @@ class Sampler(eqx.Module):
             yield jax.tree.map(lambda a, keep=keep: np.asarray(a)[:keep], current)
 
     def _collect(self, key: PRNGKeyArray, n: int, draw) -> Any:
+        key = as_key(key)
         _check_count(n)
         # Filled block by block on the host: joining on the device would compile anew
         # for every n.
@@ -132,6 +135,7 @@ class Sampler(eqx.Module):
         """
         from pushforward._draws import write_draws
 
+        key = as_key(key)
         _check_count(n)
         return write_draws(self, key, n, Path(path), progress=progress)
 
@@ -179,7 +183,9 @@ def _index(block: int) -> Int[Array, ""]:
 
 def _check_count(n: int) -> None:
     if not isinstance(n, int | np.integer) or n < 0:
-        raise UsageError(f"The number of draws must be a whole number, not {n!r}.")
+        raise UsageError(
+            f"The number of draws must be a whole number of at least 0, not {n!r}."
+        )
 
 
 def named_arrays(leaves: list[tuple[Any, Any]]) -> dict[str, np.ndarray]:
@@ -213,6 +219,11 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
     """
     path = Path(path)
     if path.is_dir():
+        if not (path / "sampler.safetensors").exists():
+            raise FileError(
+                f"There is no finished run in {path}; finish it with fit(..., "
+                "resume=True), or name the file of a sampler."
+            )
         path = path / "sampler.safetensors"
     header, arrays = read_safetensors(path, kind="sampler")
     try:
@@ -220,7 +231,8 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
         structure = Structure.from_json(stored) if target is None else target.structure
         if structure.to_json()["leaves"] != stored["leaves"]:
             raise FileError(
-                f"{path} holds a sampler for other parameters than the target's."
+                f"{path} holds a sampler for other parameters than the target's; name "
+                "the target that it was trained for."
             )
         skeleton = eqx.filter_eval_shape(_blank, header["network"], structure)
         if header.get("whitening") == "none":

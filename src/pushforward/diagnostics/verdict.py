@@ -82,11 +82,14 @@ class Verdict:
 
     def __str__(self) -> str:
         part = "" if self.n == self.given else f" of {self.given:,}"
-        lines = [
-            f"{_HEADLINES[self.passed]}: {self.summary}",
-            f"Tested: {self.n:,}{part} draws against {self.reference}; exact draws "
-            f"would fail in {FALSE_ALARMS:.0%} of cases.",
-        ]
+        tested = (
+            f"{self.n:,}{part} draws against {self.reference}; exact draws would fail "
+            f"in {FALSE_ALARMS:.0%} of cases."
+        )
+        if self.n < _LEAST_DRAWS:
+            few = f"{self.n:,} finite draws are too few to compare."
+            tested = f"only whether draws are finite; {few}"
+        lines = [f"{_HEADLINES[self.passed]}: {self.summary}", f"Tested: {tested}"]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
     def to_dict(self) -> dict[str, Any]:

@@ -158,16 +158,16 @@ def prepare(
 
     `check` may refuse a file, this one or another, before anything is done with it.
     """
+    results = Results.open(out / f"{experiment}.json", experiment, scale, seed)
+    adopted = [read(path, experiment) for path in merge]
+    for found in (results, *adopted):
+        check(found)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _files.explain(out, error) from error
-    results = Results.open(out / f"{experiment}.json", experiment, scale, seed)
-    check(results)
-    for path in merge:
-        found = read(path, experiment)
-        check(found)
-        say(f"{results.merge(found, seed)} cells adopted from {path}.")
+    for found in adopted:
+        say(f"{results.merge(found, seed)} cells adopted from {found.path}.")
     return results
 
 

@@ -103,6 +103,13 @@ KINDS: dict[str, Bijection] = {
 }
 
 
+# What helps where a density is -inf or nan: messages end with it.
+REMEDY = (
+    "a constraint ('positive', 'greater_than(a)', 'less_than(b)' or 'interval(a, b)') "
+    "with pushforward.constrained"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Constraint:
     """A named constraint and its numbers."""

@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 from pushforward.errors import DensityError
 from pushforward.targets import functions, probing
 from pushforward.targets.base import AbstractTarget, MinibatchTarget
+from pushforward.targets.constraints import REMEDY
 from pushforward.targets.functions import Piece
 from pushforward.targets.probing import Seen, evaluate
 
@@ -162,15 +163,19 @@ def _blamed(target, part: int, points: np.ndarray, bad: np.ndarray) -> str:
     if found is None:
         return (
             f", such as {_point(target, points[bad][0])}; it must be finite around the "
-            "origin, so shift, scale or constrain its parameters."
+            "origin, so shift or scale its parameters, or give those that have bounds "
+            f"{REMEDY}."
         )
     here = _at(target, found.index, found.value)
     if not found.negative:
-        return f", because of a coordinate's value, such as {here}."
+        return (
+            f", because of a coordinate's value, such as {here}: if it has bounds, "
+            f"give it {REMEDY}."
+        )
     name = target.names[found.index]
     return (
         f", because {name!r} is negative there, such as {here}: if it must be "
-        "positive, say so with pushforward.constrained."
+        f"positive, or has other bounds, give it {REMEDY}."
     )
 
 

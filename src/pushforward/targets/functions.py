@@ -96,6 +96,15 @@ def _dim_advice(target: AbstractTarget) -> str:
 def theirs(target: AbstractTarget, name: str, error: Exception) -> DensityError:
     """An exception of the user's code, shown as theirs, with a hint if there is one."""
     advice = _blame.hint(error, shapes=_dim_advice(target))
+    if isinstance(error, KeyError) and not is_vector(target):
+        names = [repr(leaf.name) for leaf in target.structure.leaves]
+        more = " and others" if len(names) > 6 else ""
+        advice = f"the parameters in example are {', '.join(names[:6])}{more}."
+    if "string indexing" in str(error) and is_vector(target):
+        advice = (
+            "parameters with names need a Target with example= instead of dim, a tree "
+            "such as {'a': 0.0, 'b': jnp.zeros(3)}."
+        )
     return DensityError(_blame.raised(name, error) + (f": {advice}" if advice else "."))
 
 

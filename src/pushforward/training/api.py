@@ -20,7 +20,7 @@ from pushforward.training import config as configs
 from pushforward.training.display import display
 from pushforward.training.history import History
 from pushforward.training.rundir import SAMPLER, RunDirectory
-from pushforward.training.runner import Outcome, Watch, run
+from pushforward.training.runner import Outcome, Watch, run, warn_if_interrupted
 
 # With this variable set, training is cut to this many steps: for documentation tests.
 QUICK, QUICK_STEPS = "PUSHFORWARD_QUICK", 60
@@ -88,7 +88,8 @@ def fit(
         watch_every: how often.
 
     Returns:
-        A `Fit`, with the sampler, a status in words, the history and the config.
+        A `Fit`, with the sampler, a status in words, the history and the config. After
+        Ctrl-C the sampler is as it was then, and an `UnfinishedWarning` says so.
     """
     key, target = as_key(key), as_target(target)
     method = _method(method, steps, batch_size)
@@ -130,7 +131,8 @@ def fit(
         shown.close()
     if outcome.failure is not None and throw:
         raise TrainingError(outcome.failure)
-    fitted = _fit_of(outcome, config, out)
+    warn_if_interrupted(outcome)
+    fitted = _fit_of(outcome, config)
     if directory is not None and outcome.finished:
         fitted.sampler.save(directory.path / SAMPLER)
     return fitted
@@ -187,6 +189,7 @@ def fit_many(
         )
     finally:
         shown.close()
+    warn_if_interrupted(outcome)
     fits = []
     for i, each in enumerate(targets):
         own = outcome.seed(i)
@@ -194,7 +197,7 @@ def fit_many(
         own = dataclasses.replace(own, result=sampler)
         mark = marks[0 if alone else i]
         config = configs.describe(method, keys[i], each, mark, None)
-        fits.append(_fit_of(own, config, None))
+        fits.append(_fit_of(own, config))
     return fits
 
 
@@ -214,9 +217,11 @@ _EXAMINE = 0x65786D
 def _method(method, steps, batch_size) -> AbstractMethod:
     method = Recipe() if method is None else method
     if not isinstance(method, AbstractMethod):
+        alone = isinstance(method, type)
+        what = f"the class {method.__name__}" if alone else f"a {type(method).__name__}"
         raise UsageError(
             "method must be one of pushforward.methods, such as methods.DFT(), and it "
-            f"is a {type(method).__name__}."
+            f"is {what}."
         )
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value is not None:
@@ -231,13 +236,10 @@ def _resolve(method: AbstractMethod, target: AbstractTarget, *, quick: bool):
     return method
 
 
-def _fit_of(outcome: Outcome, config: dict[str, Any], out: Any) -> Fit:
-    status = outcome.status
-    if outcome.interrupted and out is not None:
-        status += f" Go on with fit(..., out={str(out)!r}, resume=True)."
+def _fit_of(outcome: Outcome, config: dict[str, Any]) -> Fit:
     return Fit(
         sampler=outcome.result,
-        status=status,
+        status=outcome.status,
         history=History(outcome.rows),
         config=config,
         finished=outcome.finished,

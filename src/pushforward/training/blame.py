@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.constraints import REMEDY
 
 _DRAWS = 1024
 # In whitened coordinates, where the first look saw the target at 1 or so.
@@ -39,11 +40,10 @@ def _outside(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
     outside = np.isneginf(values)
     if not outside.any():
         return None
-    first = draws[int(np.argmax(outside))]
+    first = int(np.argmax(outside))
     return (
         f"the log density is -inf at {outside.mean():.1%} of the draws, such as "
-        f"{_point(target, first)}: if its support is bounded, say so with "
-        "pushforward.constrained"
+        f"{_point(target, draws[first])}: if a parameter has bounds, give it {REMEDY}"
     )
 
 
@@ -56,7 +56,7 @@ def _score(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
     return (
         f"the score in coordinate {target.names[worst]!r} is not finite at "
         f"{bad[:, worst].mean():.1%} of the draws, such as {_point(target, first)}: "
-        "mend the density there"
+        f"mend the density there or, if this is a bound, give it {REMEDY}"
     )
 
 

@@ -1,13 +1,20 @@
 """The table of what was measured during training."""
 
-import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+# The width that a table keeps to, and how many of its rows are shown at either end.
+_WIDTH, _FIRST, _LAST = 88, 2, 3
+
 
 class History:
-    """Rows of numbers by name; a column is `history["loss"]`."""
+    """Rows of numbers by name; a column is `history["loss"]`.
+
+    Printed, it is one short table for each kind of row: a stage of training has columns
+    of its own, and so have the numbers of `watch`.
+    """
 
     def __init__(self, rows: list[dict[str, Any]]):
         self.rows = tuple(rows)
@@ -26,16 +33,53 @@ class History:
         missing = "" if column == "stage" else np.nan
         return np.array([row.get(column, missing) for row in self.rows])
 
-    def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
+    def __repr__(self) -> str:
+        stages = dict.fromkeys(row.get("stage", "") for row in self.rows)
+        of = ", ".join(filter(None, stages))
+        return f"<History of {_count(self.rows)}{of and f' ({of})'}; print it>"
 
-        table = Table(*self.columns)
-        for row in self.rows[:: max(len(self.rows) // 20, 1)]:
-            cells = (row.get(name, "") for name in self.columns)
-            table.add_row(
-                *(f"{c:.5g}" if isinstance(c, float) else str(c) for c in cells)
-            )
-        text = io.StringIO()
-        Console(file=text, width=120).print(table)
-        return text.getvalue()
+    def __str__(self) -> str:
+        kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in self.rows:
+            kinds.setdefault((row.get("stage", ""), *row), []).append(row)
+        tables = []
+        for (stage, *names), rows in kinds.items():
+            title = f"{stage}, {_count(rows)}" if stage else _count(rows)
+            shown = [name for name in names if name != "stage"]
+            tables.append("\n".join([title, *_lines(rows, shown)]))
+        end = f"{_count(self.rows)}; all are in history.rows"
+        end += ", a column is history['step']." if "step" in self.columns else "."
+        return "\n\n".join([*tables, end])
+
+
+def _count(rows: Sequence[Any]) -> str:
+    return f"{len(rows)} row" if len(rows) == 1 else f"{len(rows)} rows"
+
+
+def _lines(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    """The first and the last rows; columns that do not fit stand below the others."""
+    cut = len(rows) > _FIRST + _LAST + 1
+    ends = [*rows[:_FIRST], *rows[-_LAST:]] if cut else rows
+    columns = []
+    for name in names:
+        cells = [name, *(_cell(row[name]) for row in ends)]
+        if cut:
+            cells.insert(1 + _FIRST, "...")
+        width = max(map(len, cells))
+        columns.append([cell.rjust(width) for cell in cells])
+    lines: list[str] = []
+    while columns:
+        fit = 1
+        while fit < len(columns) and _across(columns[: fit + 1]) <= _WIDTH:
+            fit += 1
+        lines += ["  " + "  ".join(line) for line in zip(*columns[:fit], strict=True)]
+        columns = columns[fit:]
+    return lines
+
+
+def _across(columns: Sequence[list[str]]) -> int:
+    return sum(2 + len(column[0]) for column in columns)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -5,6 +5,7 @@ import dataclasses
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from pushforward.errors import FileError
+from pushforward.errors import FileError, UnfinishedWarning
 from pushforward.methods.base import AbstractTask, extend, replace
 from pushforward.sampler import Sampler
 from pushforward.targets.several import several
@@ -313,13 +314,26 @@ class _Run:
             common |= {"statuses": (failure,) * seeds, "failure": failure}
             return Outcome(finished=False, **common)
         if made < self.total:
-            status = f"Stopped by Ctrl-C after {made} of {self.total} steps."
+            status = f"Stopped by Ctrl-C after {made} of {self.total} steps; "
+            status += self._kept()
             common |= {"statuses": (status,) * seeds, "interrupted": True}
             return Outcome(finished=False, **common)
         status = f"Finished {self.total} steps in {self.seconds:.0f} s."
         skipped = np.atleast_1d(np.asarray(progress.skipped)).tolist()
         statuses = tuple(status + _skipping(count) for count in skipped)
         return Outcome(statuses=statuses, finished=True, **common)
+
+    def _kept(self) -> str:
+        """What an interrupted run leaves, and how to go on."""
+        if self.directory is None:
+            return (
+                "what was learnt by then is returned, but only a run with a directory "
+                "(out=) can go on."
+            )
+        return (
+            f"what was learnt by then is kept in {self.directory.path}: to go on, "
+            "repeat the same with resume=True (--resume)."
+        )
 
     def _explain(self, result: Any, made: int) -> str:
         reason = "look at the density where the draws are, or lower the learning rate"
@@ -330,6 +344,12 @@ class _Run:
             f"Training stopped after {made} steps: the last {PATIENCE} were not "
             f"finite; {reason}."
         )
+
+
+def warn_if_interrupted(outcome: Outcome) -> None:
+    """Tells the caller of `fit` or `train` that the result is half trained."""
+    if outcome.interrupted:
+        warnings.warn(outcome.status, UnfinishedWarning, stacklevel=3)
 
 
 def _skipping(count: int) -> str:

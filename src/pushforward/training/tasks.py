@@ -20,7 +20,7 @@ from pushforward.training import config as configs
 from pushforward.training.display import display
 from pushforward.training.history import History
 from pushforward.training.rundir import RunDirectory
-from pushforward.training.runner import Watch, run
+from pushforward.training.runner import Watch, run, warn_if_interrupted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +117,7 @@ def train(
         shown.close()
     if outcome.failure is not None:
         raise TrainingError(outcome.failure)
+    warn_if_interrupted(outcome)
     return Trained(
         result=outcome.result,
         status=outcome.status,
