@@ -191,6 +191,9 @@ def test_what_cannot_be_parsed_without_unicode_and_in_colour():
         f"run pushforward fit --help │\n╰{rule}╯\n"
     )
     assert complaint(framed) == sentence
+    # Another layout is left to speak for itself.
+    assert complaint("Missing argument: RUN\n") is None
+    assert complaint("\n\n\n\n") is None
 
 
 def test_targets_lists_them_all(capsys):

@@ -6,15 +6,18 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _HELP = re.compile(r"pushforward( \w+)? --help")
 
 
-def complaint(box: str) -> str:
+def complaint(box: str) -> str | None:
     """The sentence in tyro's framed message, and which help to read.
 
     The frame holds paragraphs between rules. A paragraph is a line or two, then items
-    indented by four, then what the help says of each, indented by more.
+    indented by four, then what the help says of each, indented by more. A message that
+    is not framed like this, as that of another version may be, gives None.
     """
     lines = _STYLE.sub("", box).splitlines()
     # The title stands in the frame or, without Unicode, above a rule.
     title = 1 if lines[0].startswith("╭") else 2
+    if len(lines) <= title + 1:
+        return None
     paragraphs: list[list[str]] = [[]]
     for line in lines[title:]:
         inside = line.replace("│", " ")[2:].rstrip()
@@ -30,6 +33,8 @@ def complaint(box: str) -> str:
             where = found[0] if found else where
         elif not words.startswith("Argument helptext"):
             said.append(_shortened(paragraph))
+    if not any(said):
+        return None
     text = "; ".join([said[0], *(s[:1].lower() + s[1:] for s in said[1:])])
     # A positional argument is named by its place in our classes.
     text = text.replace("'command.", "'").replace(". Expected", ", expected")

@@ -99,8 +99,10 @@ def _parsed(words: list[str]) -> Arguments:
     except SystemExit:
         # A help text that nobody reads to its end is noticed here, not at the exit.
         sys.stdout.flush()
-        if said.getvalue():
-            raise UsageError(complaint(said.getvalue())) from None
+        sentence = complaint(said.getvalue()) if said.getvalue() else None
+        if sentence is not None:
+            raise UsageError(sentence) from None
+        print(said.getvalue(), end="", file=sys.stderr)
         raise
 
 
