@@ -247,6 +247,7 @@ def test_the_papers_figures():
     assert settings.paper("dft", "ours", "funnel") == (0.081, 0.009)
     assert settings.paper("svgd", "500 steps", "gaussian") == (0.013, 0.001)
     assert settings.paper("fisher", "paper", "funnel") == (7.837, 1.614)
+    assert settings.paper("dft", settings.FIVE, "donut") == (0.1, 0.013)
     assert settings.paper("ld", "50 steps", settings.REPLAY) == (0.387, 0.033)
     assert settings.paper("recipe", "ours", "funnel") is None
     assert settings.paper("dft", "w1 = 0.5", "donut") is None

@@ -95,7 +95,7 @@ def _paper_table(results: Results) -> str:
     rows = [
         name + [cell(cells[t]) if t in cells else "" for t in TARGETS]
         for name, cells, cell in rows_of(results, "ksd_protocol", cell)
-        if name[0].endswith(("steps", "ours", "paper"))
+        if settings.is_shown(next(iter(cells.values()))["setting"])
     ]
     times = settings.scale(results.scale).repeats
     return f"""## By the paper's protocol
@@ -187,7 +187,7 @@ def floors(results: Results) -> dict[tuple[str, str], tuple[list[str], list[str]
     for _, cells, _ in rows_of(results, "ksd_u", str):
         for target, record in cells.items():
             name = record["method"], record["setting"]
-            if name[1] not in ("ours", "paper"):
+            if name[1] not in settings.NEURAL:
                 continue
             where = {"method": name[0], "setting": name[1], "target": target}
             distance = results.find(metric="sliced_w2", **where)

@@ -79,7 +79,7 @@ def last_iterates(results: Results) -> str:
         return [
             name + [render(cells[t]) if t in cells else "" for t in TARGETS]
             for name, cells, render in rows_of(results, metric, cell)
-            if name[0].endswith(("ours", "paper", "steps"))
+            if settings.is_shown(next(iter(cells.values()))["setting"])
         ]
 
     header = ["sampler", *TARGETS]
@@ -138,7 +138,8 @@ def swings(results: Results) -> str:
 
     rows = [
         name + [ends(cells[t]) if t in cells else "" for t in TARGETS]
-        for name, cells, _ in rows_of(results, "ksd_protocol", str, setting="paper")
+        for name, cells, _ in rows_of(results, "ksd_protocol", str)
+        if next(iter(cells.values()))["setting"].startswith("paper")
     ]
     if not rows:
         return ""
