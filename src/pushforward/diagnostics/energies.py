@@ -16,9 +16,15 @@ from pushforward.targets.base import AbstractTarget, MinibatchTarget
 # Draws are evaluated in blocks of this size, so that their number compiles nothing.
 _BLOCK = 2048
 
-# Moves of `stir`, leapfrog steps of each, and what the two cost one draw.
-_MOVES, _LEAPFROGS = 50, 4
-STIR_EVALUATIONS = _MOVES * (_LEAPFROGS + 1)
+# The moves of `stir`: logarithms of step sizes, from one that suits the whole target to
+# one that suits a part some thirty times narrower, and back again, so that the moves
+# together are reversible. Small steps are taken more often: a walk of few of them at
+# a time would need hundreds of moves to enter the neck of a funnel, or to leave it.
+_LOG_SIZES = np.array([0.0, -0.8, -1.6, -2.4, -3.2, -3.2, -2.4, -1.6, -0.8, 0.0])
+_JITTER = 0.4
+_LEAPFROGS = np.minimum(48, np.round(4 * np.exp(-_LOG_SIZES))).astype(np.int32)
+MOVES = len(_LOG_SIZES)
+STIR_EVALUATIONS = int(np.sum(_LEAPFROGS + 1))
 
 # Terms of a sum over data that one evaluation may hold at once.
 _TERMS = 2**22
@@ -89,11 +95,12 @@ def stir(
     target: AbstractTarget,
     positions: Float[Array, "n d"],
 ) -> Float[Array, "n d"]:
-    """50 HMC moves, each with a random step size that spans two orders of magnitude.
+    """10 HMC moves whose step sizes span almost two orders of magnitude.
 
     Stronger than MALA with one step size where the scale of the target differs from
-    place to place: some of the moves fit the neck of a funnel, some its mouth.
-    Proposals are preconditioned by the covariance of the points.
+    place to place: some of the moves fit the neck of a funnel, some its mouth. A move
+    of small steps makes more of them, so that it leads about as far. Proposals are
+    preconditioned by the covariance of the points.
     """
     n, dim = positions.shape
     centred = positions - jnp.mean(positions, axis=0)[None]
@@ -103,18 +110,26 @@ def stir(
     largest = 0.8 * dim**-0.25
     kernel = blackjax.hmc.build_kernel()
 
-    def one_move(key, x, size):
+    def one_move(key, x, size, leapfrogs):
         state = blackjax.hmc.init(x, target.log_density)
-        moved, _ = kernel(key, state, target.log_density, size, covariance, _LEAPFROGS)
+        moved, _ = kernel(key, state, target.log_density, size, covariance, leapfrogs)
         return moved.position
 
-    def sweep(x, i):
+    def sweep(x, settings):
+        i, log_size, leapfrogs = settings
         size_key, move_key = jax.random.split(jax.random.fold_in(key, i))
-        logs = jax.random.uniform(size_key, (n,), minval=-4.0, maxval=0.3)
-        sizes = (largest * jnp.exp(logs)).astype(x.dtype)
-        return jax.vmap(one_move)(jax.random.split(move_key, n), x, sizes), None
+        jitter = jax.random.uniform(size_key, (n,), minval=-_JITTER, maxval=_JITTER)
+        sizes = (largest * jnp.exp(log_size + jitter)).astype(x.dtype)
+        keys = jax.random.split(move_key, n)
+        move = jax.vmap(one_move, in_axes=(0, 0, 0, None))
+        return move(keys, x, sizes, leapfrogs), None
 
-    return jax.lax.scan(sweep, positions, jnp.arange(_MOVES))[0]
+    settings = (
+        jnp.arange(MOVES),
+        jnp.asarray(_LOG_SIZES, float),
+        jnp.asarray(_LEAPFROGS),
+    )
+    return jax.lax.scan(sweep, positions, settings)[0]
 
 
 def terms(target: AbstractTarget) -> int:

@@ -26,8 +26,12 @@ _FACTOR = 4
 
 # Evaluations of one particle in a run and the stirring after it, roughly; times the
 # particles and the data this is what a reference made here may cost.
-_EVALUATIONS = 1300
-_MAX_TERMS = 1e10
+_EVALUATIONS = 1900
+_MAX_TERMS = 1.5e10
+
+# How often the particles are stirred after a run, and how often of these before it is
+# looked whether more of it moves them.
+_STIRS, _SETTLING = 5, 2
 
 # Particles are not independent, since resampling copies them. Measured over many runs
 # on targets that SMC masters, their means vary one to three times as much as those of
@@ -187,17 +191,18 @@ def _by_smc(key, rng, target, n):
     """
     runs, before, after = [], [], []
     for i, width in enumerate((1.0, 10.0)):
-        run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 4)
+        run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 1 + _STIRS)
         run = _explore(run_key, target, jnp.asarray(width))
-        # The first moves undo what resampling left to chance; whether those after them
-        # still lead anywhere is the question.
+        # The first moves undo what resampling left to chance, and fill places too small
+        # for any particle to have started in; whether those after them still lead
+        # anywhere is the question.
         stages = [run.positions]
         for stir_key in stir_keys:
             stages.append(energies.stir(stir_key, target, stages[-1]))
         runs.append(run)
-        before.append(np.asarray(stages[1], np.float64))
+        before.append(np.asarray(stages[_SETTLING], np.float64))
         after.append(np.asarray(stages[-1], np.float64))
-    stirring = 2 * PARTICLES * 3 * energies.STIR_EVALUATIONS
+    stirring = 2 * PARTICLES * _STIRS * energies.STIR_EVALUATIONS
     evaluations = sum(int(run.evaluations) for run in runs) + stirring
     sentence = (
         f"two tempered-SMC runs of {PARTICLES} particles ({evaluations:,} target "

@@ -92,13 +92,43 @@ class SlicedW2:
         """
         squared, actual = self._dealer(x, y)
         observed = squared(actual)
-        exceeding = 0
-        for dealt in range(1, permutations + 1):
-            exceeding += squared(self.rng.permutation(actual)) >= observed
-            if exceeding == enough:
-                return Comparison(float(np.sqrt(observed)), enough / dealt)
-        p_value = (1 + exceeding) / (1 + permutations)
-        return Comparison(float(np.sqrt(observed)), p_value)
+        dealt = (
+            squared(self.rng.permutation(actual)) >= observed
+            for _ in range(permutations)
+        )
+        return Comparison(float(np.sqrt(observed)), _sequential(dealt, enough))
+
+    def approach(
+        self,
+        x: Float[np.ndarray, "n d"],
+        y: Float[np.ndarray, "n d"],
+        reference: Float[np.ndarray, "m d"],
+        *,
+        permutations: int,
+        enough: int = 20,
+    ) -> Comparison:
+        """Whether `y` is nearer to a reference than `x` is, by more than chance.
+
+        The statistic is `W2^2(x, reference) - W2^2(y, reference)`. Where `x_i` and
+        `y_i` are exchangeable, swapping them at random gives it its law, whatever the
+        reference is; its p-value is sequential as that of `test`.
+        """
+        n = len(x)
+        parts, _ = self._dealer_of_parts(x, y)
+        levels = (np.arange(n) + 0.5) / n
+        # The reference as n draws: its quantiles along each direction.
+        aim = np.quantile(reference @ self.directions, levels, axis=0).T
+        aim = (2 * aim).astype(np.float32)
+
+        def gained(stay):
+            a, b = parts(np.concatenate([stay, ~stay]))
+            return np.mean((a - b) * (a + b - aim))
+
+        observed = gained(np.ones(n, bool))
+        swapped = (
+            gained(self.rng.random(n) < 0.5) >= observed for _ in range(permutations)
+        )
+        return Comparison(float(observed), _sequential(swapped, enough))
 
     def typical(
         self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"], deals: int = 20
@@ -114,22 +144,43 @@ class SlicedW2:
     def _dealer(self, x, y):
         """The squared distance as a function of which pooled draws are in `x`."""
         n, m = len(x), len(y)
-        pooled = (np.concatenate([x, y]) @ self.directions).T
-        order = np.argsort(pooled, axis=1)
-        values = np.take_along_axis(pooled, order, axis=1).astype(np.float32).ravel()
         steps = None if n == m else _quantile_steps(n, m)
+        parts, actual = self._dealer_of_parts(x, y)
 
         def squared(chosen):
-            # Every direction has n members, so that rows stay sorted and aligned.
-            inside = chosen.take(order).ravel()
-            a = values.take(np.flatnonzero(inside)).reshape(-1, n)
-            b = values.take(np.flatnonzero(~inside)).reshape(-1, m)
+            a, b = parts(chosen)
             if steps is None:
                 return np.mean(np.square(a - b))
             width, index_a, index_b = steps
             return np.mean(np.square(a[:, index_a] - b[:, index_b]) @ width)
 
-        return squared, np.arange(n + m) < n
+        return squared, actual
+
+    def _dealer_of_parts(self, x, y):
+        """Both samples, sorted along each direction, as functions of the same."""
+        n, m = len(x), len(y)
+        pooled = (np.concatenate([x, y]) @ self.directions).T
+        order = np.argsort(pooled, axis=1)
+        values = np.take_along_axis(pooled, order, axis=1).astype(np.float32).ravel()
+
+        def parts(chosen):
+            # Every direction has n members, so that rows stay sorted and aligned.
+            inside = chosen.take(order).ravel()
+            a = values.take(np.flatnonzero(inside)).reshape(-1, n)
+            b = values.take(np.flatnonzero(~inside)).reshape(-1, m)
+            return a, b
+
+        return parts, np.arange(n + m) < n
+
+
+def _sequential(exceeds, enough):
+    """The p-value of `SlicedW2.test`, of what is dealt one by one."""
+    exceeding = dealt = 0
+    for dealt, larger in enumerate(exceeds, start=1):
+        exceeding += bool(larger)
+        if exceeding == enough:
+            return enough / dealt
+    return (1 + exceeding) / (1 + dealt)
 
 
 def kolmogorov_smirnov(
