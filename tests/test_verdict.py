@@ -221,6 +221,7 @@ def test_draws_that_are_no_numbers(mog2):
         (np.zeros((N, 3)), r"the shape \(500, 3\)"),
         ({"x": np.zeros((N, 2))}, "the structure"),
         (np.zeros(N), "the shape"),
+        ("draws.npz", "A str is neither a sampler nor draws"),
     ],
 )
 def test_draws_that_do_not_fit(mog2, draws, said):

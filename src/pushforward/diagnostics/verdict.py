@@ -169,8 +169,10 @@ def check(
         UsageError: There are too few draws, or they do not fit the target.
     """
     key, target = as_key(key), as_target(target)
-    if n < _LEAST_DRAWS:
-        raise UsageError(f"n must be at least {_LEAST_DRAWS}, and it is {n}.")
+    if not isinstance(n, int | np.integer) or n < _LEAST_DRAWS:
+        raise UsageError(
+            f"n must be a whole number of at least {_LEAST_DRAWS}, and it is {n!r}."
+        )
     draw_key, reference_key, test_key = jax.random.split(key, 3)
     move_key = jax.random.fold_in(key, 3)
     draws, given, broken = _take(draw_key, target, draws_or_sampler, n)
@@ -303,6 +305,13 @@ def _take(
         draws = np.asarray(draws_or_sampler.sample_flat(key, n), np.float64)
         finite = np.isfinite(draws).all(axis=1)
         return draws[finite], n, _broken(target, draws[~finite], n)
+    for leaf in jax.tree.leaves(draws_or_sampler):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
+            raise UsageError(
+                f"A {type(leaf).__name__} is neither a sampler nor draws; give a "
+                "Sampler (fit.sampler, or pushforward.load of a file), or draws in the "
+                "target's own tree."
+            )
     try:
         # Only the shapes are looked at; the structure complains in its own words.
         whole = jax.eval_shape(target.structure.flatten_draws, draws_or_sampler)

@@ -53,8 +53,8 @@ class Results:
             )
         return found
 
-    def merge(self, found: "Results", seed: int) -> int:
-        """Adopts the cells of another file that are missing here; returns how many."""
+    def accepts(self, found: "Results", seed: int) -> None:
+        """Refuses cells of another scale or seed."""
         if found.scale != self.scale:
             raise FileError(
                 f"{found.path} holds results of --scale {found.scale} and cannot be "
@@ -66,6 +66,10 @@ class Results:
                 f"{found.path} holds results of --seed {others.pop()} and cannot be "
                 f"merged into those of --seed {seed}."
             )
+
+    def merge(self, found: "Results", seed: int) -> int:
+        """Adopts the cells of another file that are missing here; returns how many."""
+        self.accepts(found, seed)
         new = {
             name: cell for name, cell in found.cells.items() if name not in self.cells
         }
@@ -162,6 +166,7 @@ def prepare(
     adopted = [read(path, experiment) for path in merge]
     for found in (results, *adopted):
         check(found)
+        results.accepts(found, seed)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
