@@ -5,12 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import pushforward as pf
 from pushforward import methods
 from pushforward.diagnostics import ksd
 from pushforward.methods import REGISTRY
 from pushforward.training.loop import all_finite
+from pushforward.whitening import annealed_look, look
 
 SIZES = {"steps": 30, "batch_size": 32, "width": 8, "depth": 1, "particles": 128}
 
@@ -112,6 +114,53 @@ def test_a_noise_conditional_target_is_drawn_without_noise():
     draws = fitted.sampler.sample(jax.random.key(1), 20_000)
     # Training starts at the answer and must stay there: sd within 5 %.
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.05)
+
+
+def smoothed_modes(dim):
+    """Three normals of width .15 far apart, as their score at every noise level."""
+    means = (
+        jnp.zeros((3, dim))
+        .at[:, :2]
+        .set(jnp.array([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.5]]))
+    )
+    logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
+
+    def log_density(x, sigma):
+        squares = jnp.sum((x[None] - means) ** 2, axis=1)
+        return jax.nn.logsumexp(logits - 0.5 * squares / (0.15**2 + sigma**2))
+
+    target = pf.NoiseConditionalTarget(
+        jax.grad(log_density), dim=dim, sigma_range=(0.1, 3.0)
+    )
+    return target, means
+
+
+def test_modes_of_a_smoothed_target_are_found_without_bridges_between_them():
+    dim = 4
+    target, means = smoothed_modes(dim)
+    found = annealed_look(jax.random.key(0), target)
+    assert int(found.evaluations) == 2048 * 1001
+    sizes = {"steps": 200, "batch_size": 64, "width": 16}
+    fitted = pf.fit(jax.random.key(0), target, methods.Recipe(**sizes), progress=False)
+    draws = fitted.sampler.sample(jax.random.key(1), 4096)
+    # A normal in `dim` dimensions is as far from its mean in 1e-5 of cases.
+    far = stats.chi2.isf(1e-5, dim) * 0.15**2
+    for x in (found.particles, draws):
+        squares = np.asarray(jnp.sum((x[:, None] - means[None]) ** 2, axis=-1))
+        assert np.mean(squares.min(axis=1) > far) < 1e-3
+        shares = np.bincount(squares.argmin(axis=1), minlength=3) / len(x)
+        # 2048 independent particles: a share's sd is .011 at most, here four of them.
+        np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.045)
+
+
+def test_what_the_recipe_begins_with():
+    few, many = smoothed_modes(10)[0], smoothed_modes(100)[0]
+    assert methods.Recipe().resolve(few, "cpu").first == "kl_mixture"
+    # Too many dimensions for a mixture of particles: no look at all.
+    assert methods.Recipe().resolve(many, "cpu").first == "kl"
+    assert int(look(jax.random.key(0), many, particles=4).evaluations) == 0
+    plain = pf.targets.get("donut")
+    assert methods.Recipe().resolve(plain, "cpu").first == "transport"
 
 
 def test_a_posterior_through_minibatches_is_fitted():

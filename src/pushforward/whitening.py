@@ -2,7 +2,8 @@
 
 The coordinates come from a first look at the target: a short tempered-SMC run, which
 sees every mode that a short run can see; for a posterior over minibatches, a Laplace
-fit; for a score without a density, a short Langevin run.
+fit; for a score without a density, a short Langevin run, annealed where the score knows
+the noise level.
 """
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward.mcmc.annealed import annealed_langevin
 from pushforward.mcmc.smc import explore
 from pushforward.targets.base import AbstractTarget, MinibatchTarget, picks
 from pushforward.targets.coordinates import Whitened, Whitening
@@ -81,8 +83,10 @@ def from_particles(x: Float[Array, "n d"], *, bend: bool = True) -> Whitening:
 
 def look(key: PRNGKeyArray, target: AbstractTarget, *, particles: int = 2048) -> Look:
     """The first look that suits the kind of target; pure and jit-able."""
-    if target.is_noise_conditional:
-        return _blind_look(key, target, particles)
+    if target.sigma_range is not None:
+        if target.dim > ANNEALED_DIM:
+            return _blind_look(key, target, particles)
+        return annealed_look(key, target, particles=particles)
     if isinstance(target, MinibatchTarget):
         return laplace_look(key, target, particles=particles)
     if not target.has_density:
@@ -254,6 +258,34 @@ def langevin_look(
     whitening = from_particles(x)
     u = jax.vmap(whitening.from_target)(x)
     return Look(whitening, u, None, None, None, jnp.asarray(particles * steps))
+
+
+# Up to this dimension a score that knows the noise level is looked at: in more, a
+# mixture of the particles is no use, and the score is dear.
+ANNEALED_DIM = 64
+
+
+def annealed_look(
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    *,
+    particles: int = 2048,
+    steps: int = 1000,
+) -> Look:
+    """Annealed Langevin from the highest noise level to the lowest, then denoised.
+
+    At level `sigma` a step is `x + a s(x) + sqrt(2 a) z`, with `a = sigma^2 / 10` (see
+    `mcmc.annealed_langevin`). The coordinates stay: noise must stay isotropic.
+    """
+    assert target.sigma_range is not None
+    low, high = target.sigma_range
+    start_key, run_key = jax.random.split(key)
+    start = high * jax.random.normal(start_key, (particles, target.dim))
+    levels = jnp.geomspace(high, low, steps).astype(start.dtype)
+    run = annealed_langevin(run_key, target, start, levels, step_ratio=0.1)
+    plain = Whitening.identity(target.dim)
+    evaluations = jnp.asarray(run.evaluations)
+    return Look(plain, run.positions, None, None, None, evaluations)
 
 
 def _blind_look(key: PRNGKeyArray, target: AbstractTarget, particles: int) -> Look:

@@ -9,6 +9,7 @@
    standard errors. The decision is recorded in the history.
 """
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -32,7 +33,7 @@ from pushforward.methods.kl import KL
 from pushforward.methods.transport import Transport
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
-from pushforward.whitening import Look
+from pushforward.whitening import ANNEALED_DIM, Look
 
 # Up to here exact entropy reaches at least as far as a learned score in about the same
 # time, on a CPU and on an accelerator (there measured in 56 dimensions).
@@ -55,7 +56,10 @@ class Recipe(AbstractMethod):
         plain = not target.is_noise_conditional
         few = EXACT_ENTROPY_DIM if platform == "cpu" else EXACT_ENTROPY_DIM_FAST
         exact = plain and target.dim <= few
-        first = self.first or ("transport" if exact else "kl")
+        # A look that knows modes is where to start from.
+        looked = not plain and target.dim <= ANNEALED_DIM
+        implicit = "kl_mixture" if looked else "kl"
+        first = self.first or ("transport" if exact else implicit)
         chosen = _FIRST[first](batch_size=self.batch_size, width=self.width)
         chosen = chosen.resolve(target, platform)
         return fill_in(
@@ -97,7 +101,11 @@ class Recipe(AbstractMethod):
         return self.stages()[0].sampler(target, state)
 
 
-_FIRST = {"transport": Transport, "kl": KL}
+_FIRST = {
+    "transport": Transport,
+    "kl": KL,
+    "kl_mixture": functools.partial(KL, shape="mixture"),
+}
 
 
 class PolishState(eqx.Module):
