@@ -10,6 +10,7 @@ from scipy import stats
 import pushforward as pf
 from pushforward import methods
 from pushforward.diagnostics import ksd
+from pushforward.errors import UsageError
 from pushforward.methods import REGISTRY
 from pushforward.training.loop import all_finite
 from pushforward.whitening import annealed_look, look
@@ -161,6 +162,8 @@ def test_what_the_recipe_begins_with():
     assert int(look(jax.random.key(0), many, particles=4).evaluations) == 0
     plain = pf.targets.get("donut")
     assert methods.Recipe().resolve(plain, "cpu").first == "transport"
+    with pytest.raises(UsageError, match="one of transport, kl, kl_mixture, not 'x'"):
+        methods.Recipe(first="x").resolve(plain, "cpu")
 
 
 def test_a_posterior_through_minibatches_is_fitted():

@@ -2,7 +2,8 @@
 
 1. Look at the target and whiten it (`whitening.look`).
 2. Reverse KL: with the exact entropy (`Transport`) in few dimensions, through a score
-   network (`KL`) in many. KL is the robust objective.
+   network (`KL`) in many, and where the target is a score that knows noise levels. KL
+   is the robust objective.
 3. DFT from the same sampler.
 4. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
    the target loses weight significantly and the KSD U-statistic falls by more than two
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from pushforward.diagnostics.ksd import stein_kernel
+from pushforward.errors import UsageError
 from pushforward.methods.alternating import AlternatingState
 from pushforward.methods.base import (
     AUTO,
@@ -41,7 +43,11 @@ EXACT_ENTROPY_DIM, EXACT_ENTROPY_DIM_FAST = 32, 64
 
 
 class Recipe(AbstractMethod):
-    """Whiten, KL, then DFT where fresh draws say it is better."""
+    """Whiten, KL, then DFT where fresh draws say it is better.
+
+    `first` names the KL stage: "transport" (exact entropy), "kl" (a learned score, from
+    the normal) or "kl_mixture" (a learned score, from the particles of the first look).
+    """
 
     steps: AutoInt = AUTO
     batch_size: AutoInt = AUTO
@@ -60,6 +66,9 @@ class Recipe(AbstractMethod):
         looked = not plain and target.dim <= ANNEALED_DIM
         implicit = "kl_mixture" if looked else "kl"
         first = self.first or ("transport" if exact else implicit)
+        if first not in _FIRST:
+            known = ", ".join(_FIRST)
+            raise UsageError(f"The recipe's first is one of {known}, not {first!r}.")
         chosen = _FIRST[first](batch_size=self.batch_size, width=self.width)
         chosen = chosen.resolve(target, platform)
         return fill_in(
