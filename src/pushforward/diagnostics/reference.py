@@ -31,7 +31,7 @@ _MAX_TERMS = 1.5e10
 
 # How often the particles are stirred after a run, and how often of these before it is
 # looked whether more of it moves them.
-_STIRS, _SETTLING = 5, 2
+STIRS, _SETTLING = 5, 2
 
 # Particles are not independent, since resampling copies them. Measured over many runs
 # on targets that SMC masters, their means vary one to three times as much as those of
@@ -191,7 +191,7 @@ def _by_smc(key, rng, target, n):
     """
     runs, before, after = [], [], []
     for i, width in enumerate((1.0, 10.0)):
-        run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 1 + _STIRS)
+        run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 1 + STIRS)
         run = _explore(run_key, target, jnp.asarray(width))
         # The first moves undo what resampling left to chance, and fill places too small
         # for any particle to have started in; whether those after them still lead
@@ -202,7 +202,7 @@ def _by_smc(key, rng, target, n):
         runs.append(run)
         before.append(np.asarray(stages[_SETTLING], np.float64))
         after.append(np.asarray(stages[-1], np.float64))
-    stirring = 2 * PARTICLES * _STIRS * energies.STIR_EVALUATIONS
+    stirring = 2 * PARTICLES * STIRS * energies.STIR_EVALUATIONS
     evaluations = sum(int(run.evaluations) for run in runs) + stirring
     sentence = (
         f"two tempered-SMC runs of {PARTICLES} particles ({evaluations:,} target "

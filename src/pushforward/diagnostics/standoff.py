@@ -9,13 +9,17 @@ from jaxtyping import Float, PRNGKeyArray
 from scipy import stats
 
 from pushforward.diagnostics import energies
-from pushforward.diagnostics.reference import PARTICLES, Reference, generator
+from pushforward.diagnostics.reference import (
+    PARTICLES,
+    STIRS,
+    Reference,
+    generator,
+)
 from pushforward.diagnostics.two_sample import Frame, SlicedW2
 from pushforward.targets.base import AbstractTarget
 
-# As often as the particles of the reference are stirred.
-_STIRS = 5
-MOVES = _STIRS * energies.MOVES
+# Draws are moved as often as the particles of the reference.
+MOVES = STIRS * energies.MOVES
 _PERMUTATIONS = 1199
 
 # Where shares of draws are compared, as quantiles of the reference's log density; 0 is
@@ -109,7 +113,7 @@ def _stirred(key, target, draws):
     blocks = []
     for i, block in enumerate(np.split(draws[rows], len(rows) // PARTICLES)):
         positions = jnp.asarray(block, float)
-        for stir_key in jax.random.split(jax.random.fold_in(key, i), _STIRS):
+        for stir_key in jax.random.split(jax.random.fold_in(key, i), STIRS):
             positions = energies.stir(stir_key, target, positions)
         blocks.append(np.asarray(positions, np.float64))
     return np.concatenate(blocks)[: copies * n].reshape(copies, n, dim)

@@ -21,7 +21,8 @@ FALSE_ALARMS = 0.01
 
 # Draws that differ from a reference made here fail only if they move: a test of its
 # own. With half of the false alarms, and the tests that need no reference with theirs
-# (two of five or more), exact draws keep to the promise even if the reference is wrong.
+# (two of five or more), exact draws keep to the promise even if the reference is wrong;
+# but for a suspicion about the weights of modes, which has a level of its own.
 _MOVING = FALSE_ALARMS / 2
 
 # With fewer draws no test has a chance to see anything.
@@ -148,8 +149,8 @@ def check(
     the weights of modes nor by a test that needs no reference, they are moved by HMC as
     the reference was. If that moves them (level 0.005), they fail; if it moves neither,
     either may be wrong, and the verdict is that it cannot be told. Exact draws then
-    fail in at most 1 % of cases even if the reference is wrong in anything but the
-    weights of modes.
+    fail in at most 1 % of cases, with several modes 2 %, even if the reference is wrong
+    in anything but the weights of modes.
 
     Args:
         key: Random key.

@@ -43,11 +43,10 @@ LEAPFROGS = 23
 REPLAY_NOTES = """SVGD at 500 steps comes out *below* the paper where it differs, that
 is, closer to the target; the rows up to 200 steps agree. The reason is not known."""
 # What is known about rows of the paper's settings that are not the paper's.
-PAPER_NOTES = """SteinGAN, which learns no score, comes to the paper's figures with its
-networks, learning rate and batch. Samplers that learn their score beside them, one step
-of the score for one of the sampler, do not come to theirs: their KSD goes up and down
-to the end, as the lowest and the highest of the last evaluations say. The paper gives
-neither the number of score steps nor sigma: "paper, 5 scores" makes five."""
+PAPER_NOTES = """The paper gives neither sigma nor how many steps of the score it makes
+for one of the sampler: "paper" makes one, "paper, 5 scores" five. The lowest and the
+highest KSD of the last evaluations tell a sampler that goes up and down to the end from
+one that is slow."""
 # The settings of neural samplers that the tables show. The paper does not say how many
 # steps of the score it makes for one of the sampler: "paper" makes one.
 FIVE = "paper, 5 scores"

@@ -22,6 +22,7 @@ from pushforward.report.toy2d_judged import (
     rows_of,
     sweep,
     swings,
+    worse,
 )
 
 FIGURE_1, FIGURE_2 = "toy2d_draws.png", "toy2d_gradients.png"
@@ -86,7 +87,7 @@ def _paper_table(results: Results) -> str:
         text = plus_minus(record["value"], record["sd"])
         if "paper" in record:
             text += f" ({number(record['paper'])})"
-            if _worse(record):
+            if worse(record):
                 text += " **+**"
         if record.get("still_falling"):
             text += " ↓"
@@ -94,8 +95,9 @@ def _paper_table(results: Results) -> str:
 
     rows = [
         name + [cell(cells[t]) if t in cells else "" for t in TARGETS]
-        for name, cells, cell in rows_of(results, "ksd_protocol", cell)
-        if settings.is_shown(next(iter(cells.values()))["setting"])
+        for name, cells, cell in rows_of(
+            results, "ksd_protocol", cell, shown=settings.is_shown
+        )
     ]
     times = settings.scale(results.scale).repeats
     return f"""## By the paper's protocol
@@ -113,11 +115,6 @@ figures stand beside it; the other, of Hu et al., has a critic.
 
 {table(["sampler", *TARGETS], rows)}
 """
-
-
-def _worse(record: Record) -> bool:
-    value = record["value"]
-    return value is None or value > record["paper"] + 2 * record["paper_sd"]
 
 
 def _within(record: Record) -> bool:
