@@ -7,6 +7,7 @@ as many sets of exact draws (Bonferroni over the targets).
 
     python benchmarks/default_fit.py                    # every target
     python benchmarks/default_fit.py --targets donut    # some of them
+    python benchmarks/default_fit.py --wide             # those of densities.py
     python benchmarks/default_fit.py --merge a.json b.json
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from densities import DENSITIES, WAY
 
 import pushforward as pf
 from pushforward.diagnostics import Floor
@@ -40,7 +42,7 @@ EXACT_SETS = 100
 
 
 def measure(name, count, seed):
-    target = pf.targets.get(name)
+    target = DENSITIES[name]() if name in DENSITIES else pf.targets.get(name)
     key = jax.random.key(seed)
     start = time.perf_counter()
     fitted = pf.fit(key, target)
@@ -71,9 +73,12 @@ def measure(name, count, seed):
         "sliced_w2_at_floor": w.at_floor,
         "dft_chosen": float(fitted.history["dft_chosen"][-1]),
     }
-    if name == "mog2":
+    sides = {"mog2": (jnp.eye(2)[0], 0.5), "modes40": (jnp.asarray(WAY), 0.3)}
+    if name in sides:
+        way, exact = sides[name]
         draws = sampler.sample_flat(weight_key, 100_000)
-        record["weight_of_first_mode"] = float(jnp.mean(draws[:, 0] < 0))
+        record["weight_of_first_mode"] = float(jnp.mean(draws @ way < 0))
+        record["weight_exact"] = exact
     return record
 
 
@@ -85,23 +90,27 @@ def merge(parts, out):
         raise SystemExit("the parts are not of one version and device")
     records = sorted(
         (record for r in results for record in r["records"]),
-        key=lambda record: TARGETS.index(record["target"]),
+        key=lambda record: (*TARGETS, *DENSITIES).index(record["target"]),
     )
     out.write_text(json.dumps({**results[0], "records": records}, indent=2) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--targets", nargs="*", default=list(TARGETS))
+    parser.add_argument("--targets", nargs="*")
+    parser.add_argument("--wide", action="store_true", help="in many dimensions")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/default_fit.json"))
+    parser.add_argument("--out", type=Path, help="a result file")
     parser.add_argument("--merge", type=Path, nargs="*", help="join result files")
     arguments = parser.parse_args()
+    name = "default_fit_wide.json" if arguments.wide else "default_fit.json"
+    out = arguments.out or Path("results") / name
     if arguments.merge:
-        return merge(arguments.merge, arguments.out)
+        return merge(arguments.merge, out)
+    every = tuple(DENSITIES) if arguments.wide else TARGETS
     records = []
-    for name in arguments.targets:
-        record = measure(name, len(TARGETS), arguments.seed)
+    for name in arguments.targets or every:
+        record = measure(name, len(every), arguments.seed)
         records.append(record)
         print(json.dumps(record), flush=True)
     device = jax.devices()[0]
@@ -109,14 +118,15 @@ def main():
         "sets": SETS,
         "draws": DRAWS,
         "exact_sets": EXACT_SETS,
+        "comparisons": len(every),
         "device": f"{device.platform}: {device.device_kind}",
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "versions": {"pushforward": pf.__version__, "jax": jax.__version__},
         "records": records,
     }
-    arguments.out.parent.mkdir(exist_ok=True, parents=True)
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    out.parent.mkdir(exist_ok=True, parents=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """One test over every registered method, one over every registered target."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import pushforward as pf
 from pushforward import methods
 from pushforward.diagnostics import ksd
 from pushforward.errors import UsageError
-from pushforward.methods import REGISTRY
+from pushforward.methods import REGISTRY, transport
 from pushforward.training.loop import all_finite
 from pushforward.whitening import annealed_look, look
 
@@ -21,16 +23,20 @@ SIZES = {"steps": 30, "batch_size": 32, "width": 8, "depth": 1, "particles": 128
 # These begin with the first look at the target, which takes long to compile; for the
 # others, which share it, the target's own coordinates will do.
 LOOKING = ("recipe", "transport", "gaussian", "dft")
+# The default's first stage in many dimensions, here in few.
+COUPLING = {"layers": 2, "components": 2}
 
 
 def tiny(name):
+    if name == "coupling":
+        return methods.Transport(**SIZES, **COUPLING)
     cls = REGISTRY[name]
     sizes = SIZES if name in LOOKING else {**SIZES, "whiten": False}
     fields = {f for f in cls.__dataclass_fields__}
     return cls(**{k: v for k, v in sizes.items() if k in fields})
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", ["coupling", *sorted(REGISTRY)])
 def test_every_method_keeps_the_contract(name, tmp_path):
     method = tiny(name)
     target = pf.constrained(
@@ -42,7 +48,8 @@ def test_every_method_keeps_the_contract(name, tmp_path):
     fitted = pf.fit(key, target, method, out=out, progress=False)
     assert fitted.finished and fitted.status.startswith("Finished 30 steps")
     assert len(fitted.history) > 0
-    assert fitted.config["method"]["kind"] == name
+    kind = "transport" if name == "coupling" else name
+    assert fitted.config["method"]["kind"] == kind
     assert None not in fitted.config["method"].values()
     draws = fitted.sampler.sample(jax.random.key(2), 50)
     assert draws.keys() == {"tau", "x"} and (draws["tau"] > 0).all()
@@ -58,7 +65,7 @@ def test_every_method_keeps_the_contract(name, tmp_path):
     assert resumed.status.startswith("Finished 30 steps")
 
 
-@pytest.mark.parametrize("name", sorted(set(REGISTRY) - {"recipe"}))
+@pytest.mark.parametrize("name", ["coupling", *sorted(set(REGISTRY) - {"recipe"})])
 def test_the_protocol_is_pure(name):
     """The same key, target and state give the same step."""
     target = pf.targets.get("gaussian")
@@ -162,8 +169,69 @@ def test_what_the_recipe_begins_with():
     assert int(look(jax.random.key(0), many, particles=4).evaluations) == 0
     plain = pf.targets.get("donut")
     assert methods.Recipe().resolve(plain, "cpu").first == "transport"
+    wide = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=40)
+    assert methods.Recipe().resolve(wide, "cpu").first == "transport"
+    middle = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=10)
+    resolved = [methods.Transport().resolve(t, "cpu") for t in (plain, middle, wide)]
+    assert [(m.layers, m.components) for m in resolved] == [(0, 16), (12, 16), (8, 8)]
+    assert methods.Transport().resolve(wide, "gpu").layers == 0
+    # Without values of the density a residual map, as long as it is affordable.
+    few = pf.ScoreTarget(middle.score, dim=10)
+    assert methods.Transport().resolve(few, "cpu").layers == 0
+    assert methods.Recipe().resolve(few, "cpu").first == "transport"
+    score = pf.ScoreTarget(wide.score, dim=40)
+    data = pf.MinibatchTarget(
+        lambda m: -0.5 * jnp.sum(m**2),
+        lambda m, y: -0.5 * jnp.sum((y - m) ** 2),
+        jnp.zeros((20, 40)),
+        dim=40,
+        batch_size=5,
+    )
+    assert methods.Recipe().resolve(score, "cpu").first == "kl"
+    assert methods.Recipe().resolve(data, "cpu").first == "kl"
     with pytest.raises(UsageError, match="one of transport, kl, kl_mixture, not 'x'"):
         methods.Recipe(first="x").resolve(plain, "cpu")
+
+
+@pytest.mark.parametrize("dim", [6, 40])
+def test_modes_in_many_dimensions_keep_their_weights(dim):
+    """Two normals, 8 standard deviations apart, with weights .3 and .7.
+
+    In 40 dimensions these are the weights of the first look, in 6 they are learned.
+    """
+    means = jnp.stack([-4 * jnp.eye(dim)[0], 4 * jnp.eye(dim)[0]])
+    logits = jnp.log(jnp.array([0.3, 0.7]))
+    target = pf.Target(
+        lambda x: jax.nn.logsumexp(
+            logits - 0.5 * jnp.sum((x[None] - means) ** 2, axis=1)
+        ),
+        dim=dim,
+    )
+    method = methods.Transport(steps=300, batch_size=64, width=16)
+    fitted = pf.fit(jax.random.key(0), target, method, progress=False)
+    draws = fitted.sampler.sample(jax.random.key(1), 4096)
+    # 2048 particles and 4096 draws: a share's sd is .012, if particles are independent.
+    np.testing.assert_allclose(np.mean(draws[:, 0] > 0), 0.7, atol=0.06)
+    around = draws - means[(draws[:, 0] > 0).astype(int)]
+    np.testing.assert_allclose(around.std(axis=0), 1.0, atol=0.15)
+
+
+def test_weights_with_coupling_layers_are_learned_late(monkeypatch):
+    target = pf.targets.get("mog2")
+    method = methods.Transport(**SIZES, **COUPLING).resolve(target, "cpu")
+    start = method.init(jax.random.key(0), target, jnp.asarray(10))
+
+    def after(step):
+        """The weights after a step made as the one of this number."""
+        clock = dataclasses.replace(start.clock, step=jnp.asarray(step, jnp.int32))
+        state = eqx.tree_at(lambda s: s.clock, start, clock)
+        return method.step(jax.random.key(1), target, state)[0].network.logits
+
+    np.testing.assert_array_equal(after(4), start.network.logits)
+    assert not np.array_equal(after(5), start.network.logits)
+    # In many dimensions, never.
+    monkeypatch.setattr(transport, "WEIGHED_DIM", 1)
+    np.testing.assert_array_equal(after(5), start.network.logits)
 
 
 def test_a_posterior_through_minibatches_is_fitted():

@@ -12,6 +12,7 @@ import pushforward as pf
 from pushforward import methods, networks
 from pushforward.diagnostics import ksd
 from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.methods.common import fit_mixture
 from pushforward.methods.critic import objective, stein_mean
 from pushforward.methods.direct import scores_at
 from pushforward.methods.ksd import u_statistic
@@ -333,6 +334,64 @@ def test_one_coordinate_cannot_be_coupled():
     line = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=1)
     with pytest.raises(UsageError, match="only one; use the method Transport"):
         methods.Flow().resolve(line, "cpu")
+
+
+# Coupling layers of a mixture
+
+
+@pytest.mark.parametrize("dim", [2, 5])
+def test_coupling_layers_know_the_log_det_of_their_jacobian(dim):
+    map = networks.CouplingMap(dim, 3, 8, 1, key=jax.random.key(0))
+    x = draws(4, dim, seed=2).astype(jnp.float32)
+    # They start at the identity ...
+    np.testing.assert_allclose(jax.jit(jax.vmap(map))(x), x, atol=0.1)
+    # ... and are a long way from it with larger weights.
+    map = jax.tree.map(lambda a: 3 * a + 0.3, map)
+    y, log_det = jax.jit(jax.vmap(map.with_log_det))(x)
+    assert y.dtype == log_det.dtype == jnp.float32
+    jacobian = np.asarray(jax.jit(jax.vmap(jax.jacfwd(map)))(x), np.float64)
+    np.testing.assert_allclose(
+        log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-3, atol=1e-3
+    )
+    assert float(jnp.min(jnp.abs(log_det))) > 0.1
+
+
+def test_every_coordinate_is_changed_given_nearly_all_others():
+    masks = networks.CouplingMap(40, 8, 4, 1, key=jax.random.key(0)).masks
+    np.testing.assert_array_equal(masks[::2] + masks[1::2], 1)
+    np.testing.assert_array_equal(masks.sum(axis=1), 20)
+    # Two coordinates are on different sides in half of the four pairs of layers.
+    met = np.einsum("li,lj->ij", masks, 1 - masks) > 0
+    assert met[~np.eye(40, dtype=bool)].mean() > 0.9
+
+
+def test_one_coordinate_has_no_halves():
+    with pytest.raises(UsageError, match="there is only 1"):
+        networks.CouplingMap(1, 2, 4, 1, key=jax.random.key(0))
+
+
+def test_modes_are_found_among_many_directions():
+    """Two modes along the one direction that varies most, of 40; then all vary alike.
+
+    Where all vary alike, the modes are 2 apart, and any two points 9.
+    """
+    x = draws(2000, 40)
+    side = jnp.where(jnp.arange(2000) % 10 < 3, -4.0, 4.0)
+    x = x.at[:, 0].add(side)
+    scales = jnp.std(x, axis=0)
+    whitened = (x - jnp.mean(x, axis=0)[None]) / scales[None]
+    logits, means, factors = jax.jit(
+        lambda x: fit_mixture(jax.random.key(0), x, 8, metric=jnp.diag(scales))
+    )(whitened)
+    # One covariance for all, narrow in that direction: 1 / 3.8, and a little more.
+    np.testing.assert_array_equal(factors, np.tile(factors[:1], (8, 1, 1)))
+    covariance = factors[0] @ factors[0].T
+    assert float(covariance[0, 0] * scales[0] ** 2) < 1.5
+    # No component lies between the modes, and their weights are those of the modes.
+    centre = means[:, 0] * scales[0] + jnp.mean(x[:, 0])
+    np.testing.assert_allclose(jnp.abs(centre), 4.0, atol=2.0)
+    weight = jnp.sum(jnp.where(centre < 0, jnp.exp(logits), 0.0))
+    np.testing.assert_allclose(weight, 0.3, atol=0.01)
 
 
 # All of them

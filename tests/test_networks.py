@@ -55,7 +55,23 @@ DESCRIPTIONS = [
         "conditional": True,
     },
     {"kind": "AffineMap", "in_size": 3},
-    {"kind": "MixtureMap", "in_size": 3, "width": 8, "depth": 1, "components": 4},
+    {
+        "kind": "MixtureMap",
+        "in_size": 3,
+        "width": 8,
+        "depth": 1,
+        "components": 4,
+        "layers": 2,
+    },
+    {
+        "kind": "CouplingMap",
+        "in_size": 3,
+        "layers": 2,
+        "width": 8,
+        "depth": 1,
+        "activation": "elu",
+        "log_bound": 3.0,
+    },
     {
         "kind": "FlowMap",
         "in_size": 3,
@@ -106,6 +122,12 @@ def test_every_kind_is_tested():
 def test_a_generator_stored_before_there_were_codes():
     network = build({"kind": "Generator", "in_size": 3, "width": 8})
     assert isinstance(network, networks.Generator) and network.codes == 0
+
+
+def test_a_mixture_map_stored_before_there_were_coupling_layers():
+    old = {"kind": "MixtureMap", "in_size": 3, "width": 8, "depth": 1, "components": 4}
+    network = build(old)
+    assert isinstance(network, MixtureMap) and isinstance(network.map, ResidualMap)
 
 
 class TestDescription:

@@ -144,13 +144,17 @@ def mixture_map(
     width: int,
     depth: int,
     components: int,
+    layers: int = 0,
+    metric: Float[Array, "d d"] | None = None,
 ) -> MixtureMap:
     """A new mixture map that starts at the particles of a first look."""
     mixture_key, network_key = keys
     network = MixtureMap(
-        particles.shape[1] + 1, width, depth, components, key=network_key
+        particles.shape[1] + 1, width, depth, components, layers, key=network_key
     )
-    logits, means, factors = fit_mixture(mixture_key, particles, components)
+    logits, means, factors = fit_mixture(
+        mixture_key, particles, components, metric=metric
+    )
     return eqx.tree_at(
         lambda m: (m.logits, m.means, m.factors),
         network,
@@ -177,25 +181,36 @@ def pace(schedule: Schedule, clock: Clock) -> Float[Array, ""]:
 
 
 def fit_mixture(
-    key: PRNGKeyArray, x: Float[Array, "n d"], components: int, *, sweeps: int = 50
+    key: PRNGKeyArray,
+    x: Float[Array, "n d"],
+    components: int,
+    *,
+    sweeps: int = 50,
+    metric: Float[Array, "d d"] | None = None,
 ) -> tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]:
     """A Gaussian mixture by EM, from a k-means++ start: logits, means, factors.
 
     A weak prior (d + 1 pseudo-observations of variance .02) keeps every covariance
     positive. No library in the core does this inside a compiled program.
+
+    With a `metric` it is a mixture for many dimensions. Its components have one
+    covariance in common, as the points are too few for one each, and the start measures
+    distances between `metric @ x`: in coordinates in which all directions vary alike,
+    the one that separates two modes does not stand out against so many others.
     """
     n, dim = x.shape
+    y = x if metric is None else x @ metric.T
     eye = jnp.eye(dim, dtype=x.dtype)
 
     def next_centre(carry, key):
         distances = carry
-        chosen = x[jax.random.categorical(key, jnp.log(distances + 1e-12))]
-        new = jnp.minimum(distances, jnp.sum((x - chosen[None]) ** 2, axis=1))
+        chosen = y[jax.random.categorical(key, jnp.log(distances + 1e-12))]
+        new = jnp.minimum(distances, jnp.sum((y - chosen[None]) ** 2, axis=1))
         return new, chosen
 
     start = jnp.ones(n, x.dtype)
-    _, means = jax.lax.scan(next_centre, start, jax.random.split(key, components))
-    distances = jnp.sum((x[:, None] - means[None]) ** 2, axis=-1)
+    _, centres = jax.lax.scan(next_centre, start, jax.random.split(key, components))
+    distances = jnp.sum((y[:, None] - centres[None]) ** 2, axis=-1)
     members = jax.nn.one_hot(jnp.argmin(distances, axis=1), components, dtype=x.dtype)
 
     def maximise(members):
@@ -203,7 +218,12 @@ def fit_mixture(
         means = members.T @ x / mass[:, None]
         second = jnp.einsum("nk,ni,nj->kij", members, x, x) / mass[:, None, None]
         spread = second - means[:, :, None] * means[:, None, :]
-        share = (mass / (mass + dim + 1))[:, None, None]
+        counted = mass
+        if metric is not None:
+            pooled = jnp.einsum("k,kij->ij", mass / jnp.sum(mass), spread)
+            spread = jnp.broadcast_to(pooled[None], spread.shape)
+            counted = jnp.full_like(mass, n)
+        share = (counted / (counted + dim + 1))[:, None, None]
         covariances = share * spread + (0.02 * (1 - share) + 1e-4) * eye[None]
         return jnp.log(mass / n), means, jnp.linalg.cholesky(covariances)
 

@@ -71,7 +71,7 @@ class Flow(AbstractDirect):
         x, log_det = jax.vmap(network.with_log_det)(z)
         x = widen(x)
         log_p = jnp.mean(jax.scipy.stats.norm.logpdf(z).sum(axis=1) - log_det)
-        if view.has_density and not view.is_stochastic:
+        if view.has_values:
             log_q = jax.vmap(view.log_density)(x)
         else:
             scores = scores_at(view, jax.lax.stop_gradient(x), minibatch_key)

@@ -1,9 +1,9 @@
 """The recipe that works untouched: what `fit` runs when no method is named.
 
 1. Look at the target and whiten it (`whitening.look`).
-2. Reverse KL: with the exact entropy (`Transport`) in few dimensions, through a score
-   network (`KL`) in many, and where the target is a score that knows noise levels. KL
-   is the robust objective.
+2. Reverse KL: with the exact entropy (`Transport`); through a score network (`KL`)
+   where the target is a score that knows noise levels, and in many dimensions where it
+   is known by its score or by minibatches alone. KL is the robust objective.
 3. DFT from the same sampler.
 4. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
    the target loses weight significantly and the KSD U-statistic falls by more than two
@@ -32,14 +32,10 @@ from pushforward.methods.base import (
 from pushforward.methods.common import fit_mixture
 from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
-from pushforward.methods.transport import Transport
+from pushforward.methods.transport import Transport, is_affordable
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.whitening import ANNEALED_DIM, Look
-
-# Up to here exact entropy reaches at least as far as a learned score in about the same
-# time, on a CPU and on an accelerator (there measured in 56 dimensions).
-EXACT_ENTROPY_DIM, EXACT_ENTROPY_DIM_FAST = 32, 64
 
 
 class Recipe(AbstractMethod):
@@ -60,8 +56,8 @@ class Recipe(AbstractMethod):
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Recipe":
         plain = not target.is_noise_conditional
-        few = EXACT_ENTROPY_DIM if platform == "cpu" else EXACT_ENTROPY_DIM_FAST
-        exact = plain and target.dim <= few
+        # Coupling layers need the weights of components, and so values of log q.
+        exact = plain and (is_affordable(target, platform) or target.has_values)
         # A look that knows modes is where to start from.
         looked = not plain and target.dim <= ANNEALED_DIM
         implicit = "kl_mixture" if looked else "kl"

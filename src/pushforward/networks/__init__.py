@@ -14,6 +14,7 @@ from pushforward.networks.base import (
     with_statistics,
 )
 from pushforward.networks.classifier import WideResNet
+from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.energy import EnergyResNet
 from pushforward.networks.flow import FlowMap
 from pushforward.networks.generator import Generator
@@ -26,6 +27,7 @@ __all__ = [
     "AbstractBatchNetwork",
     "AbstractNetwork",
     "AffineMap",
+    "CouplingMap",
     "EnergyResNet",
     "FlowMap",
     "Generator",

@@ -4,19 +4,18 @@ The layers are those of flowjax, an optional dependency that is loaded when a fl
 made, never before.
 """
 
-import itertools
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE, narrow
-from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.errors import MissingDependencyError
 from pushforward.networks.base import AbstractNetwork
-from pushforward.networks.mlp import ACTIVATIONS
+from pushforward.networks.coupling import refuse_line, stacked_weights
+from pushforward.networks.mlp import ACTIVATIONS, refuse_unknown
 
 
 class FlowMap(AbstractNetwork):
@@ -53,20 +52,13 @@ class FlowMap(AbstractNetwork):
     ):
         """A flow of `in_size` coordinates, at least two."""
         require_flowjax()
-        if in_size < 2:
-            raise UsageError(
-                "A coupling flow changes one half of the coordinates given the other, "
-                f"and there is only {in_size}."
-            )
-        if activation not in ACTIVATIONS:
-            raise UsageError(
-                f"The activation {activation!r} is not known; there are "
-                f"{', '.join(sorted(ACTIVATIONS))}."
-            )
+        refuse_line(in_size)
+        refuse_unknown(activation)
         self.in_size = self.out_size = in_size
         self.layers, self.width, self.depth = layers, width, depth
         self.activation, self.log_bound = activation, log_bound
-        self.weights = _draw(key, in_size, layers, width, depth)
+        sizes = [in_size // 2, *[width] * depth, 2 * (in_size - in_size // 2)]
+        self.weights = stacked_weights(key, sizes, layers)
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """The map at one point."""
@@ -131,25 +123,6 @@ class FlowMap(AbstractNetwork):
             (*self.weights, constructor),
         )
         return bijections.Scan(stacked)
-
-
-def _draw(key: PRNGKeyArray, dim: int, layers: int, width: int, depth: int):
-    """Weights and biases, uniform within `1 / sqrt(inputs)`, the last ones near 0."""
-    changed = dim - dim // 2
-    sizes = [dim // 2, *[width] * depth, 2 * changed]
-    shapes, bounds = [], []
-    for inputs, outputs in itertools.pairwise(sizes):
-        last = len(shapes) == 2 * depth
-        shapes += [(layers, outputs, inputs), (layers, outputs)]
-        bounds += [(0.01 if last else 1.0) * inputs**-0.5] * 2
-    # One draw for all: every call of the generator takes half a second to compile.
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    flat = jax.random.uniform(key, (int(ends[-1]),), NETWORK_DTYPE, -1.0, 1.0)
-    parts = jnp.split(flat, ends[:-1].tolist())
-    return tuple(
-        bound * part.reshape(shape)
-        for part, shape, bound in zip(parts, shapes, bounds, strict=True)
-    )
 
 
 def require_flowjax() -> None:

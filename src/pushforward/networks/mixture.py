@@ -1,4 +1,4 @@
-"""A residual map of a Gaussian mixture: one pass, with a density that is known.
+"""A map of a Gaussian mixture: one pass, with a density that is known.
 
 A continuous map of one Gaussian has to tear it apart to reach two modes or a ring. A
 mixture as the base already has the pieces; the map bends them into shape.
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
 from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mlp import ResidualMap
 
 
@@ -18,7 +19,8 @@ class MixtureMap(AbstractNetwork):
     """`x = g(m_c + L_c z)`, the component `c` picked by one extra latent number.
 
     The base `b = m_c + L_c z` is a Gaussian mixture with weights softmax(`logits`); `g`
-    is a `ResidualMap`. As long as `g` is injective, with J its Jacobian,
+    is a `ResidualMap`, or with `layers` a `CouplingMap` of so many. As long as `g` is
+    injective, with J its Jacobian,
 
         log p(g(b)) = log sum_k w_k N(b; m_k, L_k L_k') - log |det J(b)|.
     """
@@ -26,12 +28,13 @@ class MixtureMap(AbstractNetwork):
     logits: Float[Array, " k"]
     means: Float[Array, "k d"]
     factors: Float[Array, "k d d"]
-    map: ResidualMap
+    map: ResidualMap | CouplingMap
     in_size: int = eqx.field(static=True)
     out_size: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     depth: int = eqx.field(static=True)
     components: int = eqx.field(static=True)
+    layers: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class MixtureMap(AbstractNetwork):
         width: int,
         depth: int,
         components: int,
+        layers: int = 0,
         *,
         key: PRNGKeyArray,
     ):
@@ -47,9 +51,13 @@ class MixtureMap(AbstractNetwork):
         self.logits = jnp.zeros(components, NETWORK_DTYPE)
         self.means = jnp.zeros((components, dim), NETWORK_DTYPE)
         self.factors = jnp.tile(jnp.eye(dim, dtype=NETWORK_DTYPE), (components, 1, 1))
-        self.map = ResidualMap(dim, dim, width, depth, key=key)
+        if layers:
+            self.map = CouplingMap(dim, layers, width, depth, key=key)
+        else:
+            self.map = ResidualMap(dim, dim, width, depth, key=key)
         self.in_size, self.out_size = in_size, dim
-        self.width, self.depth, self.components = width, depth, components
+        self.width, self.depth = width, depth
+        self.components, self.layers = components, layers
 
     def component(self, u: Float[Array, ""]) -> Int[Array, ""]:
         """The component that the latent number `u` ~ N(0, 1) picks."""

@@ -25,6 +25,15 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 
 
+def refuse_unknown(activation: str) -> None:
+    """Refuses an activation that has no name here."""
+    if activation not in ACTIVATIONS:
+        raise UsageError(
+            f"The activation {activation!r} is not known; there are "
+            f"{', '.join(sorted(ACTIVATIONS))}."
+        )
+
+
 class MLP(AbstractNetwork):
     """`depth` hidden layers of `width` units."""
 
@@ -48,11 +57,7 @@ class MLP(AbstractNetwork):
         key: PRNGKeyArray,
     ):
         """An MLP whose last layer's initial values are scaled by `final_scale`."""
-        if activation not in ACTIVATIONS:
-            raise UsageError(
-                f"The activation {activation!r} is not known; there are "
-                f"{', '.join(sorted(ACTIVATIONS))}."
-            )
+        refuse_unknown(activation)
         sizes = [in_size, *[width] * depth, out_size]
         keys = jax.random.split(key, depth + 1)
         layers = [
@@ -134,6 +139,22 @@ class ResidualMap(AbstractNetwork):
         a, b = jnp.split(self.mlp(x), 2)
         a = self.log_bound * jnp.tanh(a / self.log_bound)
         return self.scale * x[: self.out_size] * jnp.exp(a) + b
+
+    def with_log_det(
+        self, x: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one point, and `log |det|` of its Jacobian there, if square."""
+        return self(x), log_det_jacobian(self, x)
+
+
+def log_det_jacobian(map: Callable, x: Float[Array, " d"]) -> Float[Array, ""]:
+    """`log |det|` of the Jacobian of `map` at `x`: d Jacobian-vector products."""
+    jacobian = jax.jacfwd(map)(x)
+    if x.shape[0] == 2:
+        # Batched LU of tiny matrices is slow on every device.
+        (p, q), (r, s) = jacobian
+        return jnp.log(jnp.abs(p * s - q * r))
+    return jnp.linalg.slogdet(jacobian)[1]
 
 
 class ScoreMLP(AbstractNetwork):

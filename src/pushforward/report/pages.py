@@ -57,6 +57,7 @@ def benchmarks_page(results: Path) -> str:
     parts = [_HEAD]
     sections = (
         ("default_fit.json", default_fit),
+        ("default_fit_wide.json", default_fit),
         ("default_fit_gpu.json", default_fit),
         ("fit_many.json", fit_many),
         ("engine.json", engine),
@@ -80,6 +81,11 @@ def _where(result: dict[str, Any]) -> str:
     return f"{result['device']}{cores}; {versions}"
 
 
+def _weights(first: float, exact: float) -> str:
+    found = f"{first:.4f} / {1 - first:.4f}"
+    return found if exact == 0.5 else f"{found} (exact {exact:g} / {1 - exact:g})"
+
+
 def default_fit(result: dict[str, Any]) -> str:
     """The default `fit` on every target, beside exact draws."""
     rows = []
@@ -95,7 +101,7 @@ def default_fit(result: dict[str, Any]) -> str:
                 f"{r['ksd_u_exact']:.5f} (bound {r['ksd_u_bound']:.5f})",
                 "yes" if r["ksd_at_floor"] else "**no**",
                 "DFT" if r["dft_chosen"] else "KL",
-                "" if weight is None else f"{weight:.4f} / {1 - weight:.4f}",
+                "" if weight is None else _weights(weight, r.get("weight_exact", 0.5)),
             ]
         )
     header = [
@@ -109,15 +115,19 @@ def default_fit(result: dict[str, Any]) -> str:
         "kept",
         "mode weights",
     ]
-    seed = result["records"][0]["seed"]
-    return f"""## Default `fit`, no option, seed {seed}, on {result["device"]}
+    # Older files are of the nine built-in targets, and do not say so.
+    seed, count = result["records"][0]["seed"], result.get("comparisons", 9)
+    wide = all(r["dim"] > 32 for r in result["records"])
+    where = ", in many dimensions" if wide else ""
+    source = " on the densities of `benchmarks/densities.py`" if wide else ""
+    return f"""## Default `fit`, no option, seed {seed}{where}, on {result["device"]}
 
-`benchmarks/default_fit.py`; {_where(result)}. Last iterate,
+`benchmarks/default_fit.py`{source}; {_where(result)}. Last iterate,
 {result["sets"]} fresh sets of {result["draws"]} draws; beside them
 {result["exact_sets"]} sets of exact draws of the same run. Sliced W2 is in units of the
 target's standard deviations, as a ratio to exact draws against exact draws. "At the
 floor": the mean lies inside the one-sided 99 % interval of exact draws' means,
-Bonferroni over nine targets. Seconds include compilation. Where the bound on the
+Bonferroni over {count} targets. Seconds include compilation. Where the bound on the
 U-statistic is large (funnels, whose score has heavy tails), KSD says little, and it
 never sees modes: the sliced W2 and the weights do.
 

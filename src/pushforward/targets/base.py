@@ -29,6 +29,11 @@ class AbstractTarget(eqx.Module):
     sigma_range: eqx.AbstractVar[tuple[float, float] | None]
 
     @property
+    def has_values(self) -> bool:
+        """Whether log q itself is known at a point, and not only through its score."""
+        return self.has_density and not self.is_stochastic
+
+    @property
     def is_noise_conditional(self) -> bool:
         """Whether the score depends on a noise level."""
         return self.sigma_range is not None

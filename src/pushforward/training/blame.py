@@ -34,7 +34,7 @@ def blame(key: PRNGKeyArray, target: AbstractTarget, sampler: Sampler) -> str | 
 
 
 def _outside(target: AbstractTarget, draws: Float[Array, "n d"]) -> str | None:
-    if target.is_stochastic or not target.has_density:
+    if not target.has_values:
         return None
     values = np.asarray(jax.vmap(target.log_density)(draws))
     outside = np.isneginf(values)

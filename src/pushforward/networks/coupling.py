@@ -1,0 +1,130 @@
+"""Coupling layers in any number of dimensions: a log-determinant for the asking.
+
+The default sampler is made of them, so they need no package that is optional, and
+their halves differ from layer to layer, which flowjax's do not (`networks.flow`).
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pushforward._precision import NETWORK_DTYPE
+from pushforward.errors import UsageError
+from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.mlp import ACTIVATIONS, refuse_unknown
+
+
+class CouplingMap(AbstractNetwork):
+    """`layers` affine coupling layers, each with halves of its own.
+
+    A layer keeps the coordinates that its mask `m` has and maps the others to
+
+        y = x exp(t(m x)) + b(m x),
+
+    with `(t, b)` a multi-layer perceptron that starts near 0 and |t| softly bounded by
+    `log_bound`: training starts at the identity. Its Jacobian is triangular, with
+    `log |det| = sum t` over the coordinates that are changed. Masks come in pairs, a
+    random half and the other half, so that any two coordinates soon meet.
+    """
+
+    # Weight and bias of each layer of the perceptrons, the coupling layers stacked: one
+    # is compiled, however many there are.
+    weights: tuple[Float[Array, "..."], ...]
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    layers: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    activation: str = eqx.field(static=True)
+    log_bound: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        layers: int,
+        width: int,
+        depth: int,
+        activation: str = "silu",
+        log_bound: float = 2.0,
+        *,
+        key: PRNGKeyArray,
+    ):
+        """A map of `in_size` coordinates, at least two."""
+        refuse_line(in_size)
+        refuse_unknown(activation)
+        self.in_size = self.out_size = in_size
+        self.layers, self.width, self.depth = layers, width, depth
+        self.activation, self.log_bound = activation, log_bound
+        sizes = [in_size, *[width] * depth, 2 * in_size]
+        self.weights = stacked_weights(key, sizes, layers)
+
+    @property
+    def masks(self) -> Float[np.ndarray, "layers d"]:
+        """Which coordinates each layer keeps: fixed, the same for every seed."""
+        generator = np.random.default_rng(0)
+        masks = np.zeros((self.layers, self.in_size), np.float32)
+        for i in range(0, self.layers, 2):
+            order = generator.permutation(self.in_size)
+            masks[i, order[: self.in_size // 2]] = 1
+            masks[i + 1 : i + 2] = 1 - masks[i]
+        return masks
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The map at one point."""
+        return self.with_log_det(x)[0]
+
+    def with_log_det(
+        self, x: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one point, and `log |det|` of its Jacobian there."""
+        activation = ACTIVATIONS[self.activation]
+
+        def layer(carry, this):
+            x, log_det = carry
+            mask, (*hidden, weight, bias) = this
+            h = mask * x
+            for w, b in zip(hidden[::2], hidden[1::2], strict=True):
+                h = activation(w @ h + b)
+            t, b = jnp.split(weight @ h + bias, 2)
+            t = (1 - mask) * self.log_bound * jnp.tanh(t / self.log_bound)
+            return (x * jnp.exp(t) + (1 - mask) * b, log_det + jnp.sum(t)), None
+
+        start = x, jnp.zeros((), x.dtype)
+        every = jnp.asarray(self.masks, x.dtype), self.weights
+        return jax.lax.scan(layer, start, every)[0]
+
+
+def refuse_line(in_size: int) -> None:
+    """Refuses a single coordinate."""
+    if in_size < 2:
+        raise UsageError(
+            "A coupling layer changes one half of the coordinates given the other, "
+            f"and there is only {in_size}."
+        )
+
+
+def stacked_weights(
+    key: PRNGKeyArray, sizes: Sequence[int], layers: int
+) -> tuple[Float[Array, "..."], ...]:
+    """Weights and biases of as many perceptrons as there are coupling layers.
+
+    They are uniform within `1 / sqrt(inputs)`, the last ones near 0.
+    """
+    shapes, bounds = [], []
+    for inputs, outputs in itertools.pairwise(sizes):
+        last = len(shapes) == 2 * (len(sizes) - 2)
+        shapes += [(layers, outputs, inputs), (layers, outputs)]
+        bounds += [(0.01 if last else 1.0) * inputs**-0.5] * 2
+    # One draw for all: every call of the generator takes half a second to compile.
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    flat = jax.random.uniform(key, (int(ends[-1]),), NETWORK_DTYPE, -1.0, 1.0)
+    parts = jnp.split(flat, ends[:-1].tolist())
+    return tuple(
+        bound * part.reshape(shape)
+        for part, shape, bound in zip(parts, shapes, bounds, strict=True)
+    )
