@@ -13,7 +13,7 @@ import pushforward as pf
 from pushforward import methods
 from pushforward.diagnostics import ksd
 from pushforward.errors import UsageError
-from pushforward.methods import REGISTRY, transport
+from pushforward.methods import REGISTRY
 from pushforward.training.loop import all_finite
 from pushforward.whitening import annealed_look, look
 
@@ -23,20 +23,16 @@ SIZES = {"steps": 30, "batch_size": 32, "width": 8, "depth": 1, "particles": 128
 # These begin with the first look at the target, which takes long to compile; for the
 # others, which share it, the target's own coordinates will do.
 LOOKING = ("recipe", "transport", "gaussian", "dft")
-# The default's first stage in many dimensions, here in few.
-COUPLING = {"layers": 2, "components": 2}
 
 
 def tiny(name):
-    if name == "coupling":
-        return methods.Transport(**SIZES, **COUPLING)
     cls = REGISTRY[name]
     sizes = SIZES if name in LOOKING else {**SIZES, "whiten": False}
     fields = {f for f in cls.__dataclass_fields__}
     return cls(**{k: v for k, v in sizes.items() if k in fields})
 
 
-@pytest.mark.parametrize("name", ["coupling", *sorted(REGISTRY)])
+@pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_method_keeps_the_contract(name, tmp_path):
     method = tiny(name)
     target = pf.constrained(
@@ -48,8 +44,7 @@ def test_every_method_keeps_the_contract(name, tmp_path):
     fitted = pf.fit(key, target, method, out=out, progress=False)
     assert fitted.finished and fitted.status.startswith("Finished 30 steps")
     assert len(fitted.history) > 0
-    kind = "transport" if name == "coupling" else name
-    assert fitted.config["method"]["kind"] == kind
+    assert fitted.config["method"]["kind"] == name
     assert None not in fitted.config["method"].values()
     draws = fitted.sampler.sample(jax.random.key(2), 50)
     assert draws.keys() == {"tau", "x"} and (draws["tau"] > 0).all()
@@ -65,7 +60,7 @@ def test_every_method_keeps_the_contract(name, tmp_path):
     assert resumed.status.startswith("Finished 30 steps")
 
 
-@pytest.mark.parametrize("name", ["coupling", *sorted(set(REGISTRY) - {"recipe"})])
+@pytest.mark.parametrize("name", sorted(set(REGISTRY) - {"recipe"}))
 def test_the_protocol_is_pure(name):
     """The same key, target and state give the same step."""
     target = pf.targets.get("gaussian")
@@ -172,13 +167,12 @@ def test_what_the_recipe_begins_with():
     wide = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=40)
     assert methods.Recipe().resolve(wide, "cpu").first == "transport"
     middle = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=10)
-    resolved = [methods.Transport().resolve(t, "cpu") for t in (plain, middle, wide)]
-    assert [(m.layers, m.components) for m in resolved] == [(0, 16), (12, 16), (8, 8)]
-    assert methods.Transport().resolve(wide, "gpu").layers == 0
-    # Without values of the density a residual map, as long as it is affordable.
-    few = pf.ScoreTarget(middle.score, dim=10)
-    assert methods.Transport().resolve(few, "cpu").layers == 0
-    assert methods.Recipe().resolve(few, "cpu").first == "transport"
+    line = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=1)
+    targets = (line, plain, middle, wide, pf.Target(wide.log_density, dim=100))
+    resolved = [methods.Transport().resolve(t, "cpu") for t in targets]
+    shapes = [(m.layers, m.components) for m in resolved]
+    assert shapes == [(0, 16), (12, 16), (12, 16), (12, 8), (14, 8)]
+    # Without values of the density a single normal, in any number of dimensions.
     score = pf.ScoreTarget(wide.score, dim=40)
     data = pf.MinibatchTarget(
         lambda m: -0.5 * jnp.sum(m**2),
@@ -187,18 +181,16 @@ def test_what_the_recipe_begins_with():
         dim=40,
         batch_size=5,
     )
-    assert methods.Recipe().resolve(score, "cpu").first == "kl"
-    assert methods.Recipe().resolve(data, "cpu").first == "kl"
+    for target in (score, data):
+        assert methods.Recipe().resolve(target, "cpu").first == "transport"
+        assert methods.Transport().resolve(target, "cpu").components == 1
     with pytest.raises(UsageError, match="one of transport, kl, kl_mixture, not 'x'"):
         methods.Recipe(first="x").resolve(plain, "cpu")
 
 
 @pytest.mark.parametrize("dim", [6, 40])
 def test_modes_in_many_dimensions_keep_their_weights(dim):
-    """Two normals, 8 standard deviations apart, with weights .3 and .7.
-
-    In 40 dimensions these are the weights of the first look, in 6 they are learned.
-    """
+    """Two normals, 8 standard deviations apart, with weights .3 and .7."""
     means = jnp.stack([-4 * jnp.eye(dim)[0], 4 * jnp.eye(dim)[0]])
     logits = jnp.log(jnp.array([0.3, 0.7]))
     target = pf.Target(
@@ -216,9 +208,30 @@ def test_modes_in_many_dimensions_keep_their_weights(dim):
     np.testing.assert_allclose(around.std(axis=0), 1.0, atol=0.15)
 
 
-def test_weights_with_coupling_layers_are_learned_late(monkeypatch):
+def test_a_density_on_a_line_is_fitted():
+    """Two wells, whose shares and moments are known by quadrature."""
+    target = pf.Target(lambda x: -((x[0] ** 2 - 4) ** 2) / 4 + 0.2 * x[0], dim=1)
+    method = methods.Transport(steps=600, batch_size=128, width=16)
+    fitted = pf.fit(jax.random.key(0), target, method, progress=False)
+    draws = fitted.sampler.sample(jax.random.key(1), 4096)[:, 0]
+    grid = np.linspace(-6, 6, 4001)
+    density = np.exp(-((grid**2 - 4) ** 2) / 4 + 0.2 * grid)
+    density /= density.sum()
+    right = density[grid > 0].sum()
+    # Four standard errors of a share of 4096 draws.
+    np.testing.assert_allclose(np.mean(draws > 0), right, atol=0.032)
+    within = np.sqrt(density @ (np.abs(grid) - density @ np.abs(grid)) ** 2)
+    np.testing.assert_allclose(np.abs(draws).std(), within, rtol=0.06)
+
+
+def test_a_residual_map_is_for_a_line_alone():
+    with pytest.raises(UsageError, match="layers must be at least 1"):
+        methods.Transport(layers=0).resolve(pf.targets.get("donut"), "cpu")
+
+
+def test_weights_are_learned_late():
     target = pf.targets.get("mog2")
-    method = methods.Transport(**SIZES, **COUPLING).resolve(target, "cpu")
+    method = methods.Transport(**SIZES).resolve(target, "cpu")
     start = method.init(jax.random.key(0), target, jnp.asarray(10))
 
     def after(step):
@@ -229,9 +242,6 @@ def test_weights_with_coupling_layers_are_learned_late(monkeypatch):
 
     np.testing.assert_array_equal(after(4), start.network.logits)
     assert not np.array_equal(after(5), start.network.logits)
-    # In many dimensions, never.
-    monkeypatch.setattr(transport, "WEIGHED_DIM", 1)
-    np.testing.assert_array_equal(after(5), start.network.logits)
 
 
 def test_a_posterior_through_minibatches_is_fitted():

@@ -12,11 +12,12 @@ import pushforward as pf
 from pushforward import methods, networks
 from pushforward.diagnostics import ksd
 from pushforward.errors import MissingDependencyError, UsageError
-from pushforward.methods.common import fit_mixture
+from pushforward.methods.common import fit_mixture, merge, mixture_map
 from pushforward.methods.critic import objective, stein_mean
 from pushforward.methods.direct import scores_at
 from pushforward.methods.ksd import u_statistic
 from pushforward.methods.steingan import bandwidth, stein_direction
+from pushforward.methods.transport import free_energy
 from pushforward.networks.flow import FlowMap
 from pushforward.sampler import Sampler
 from pushforward.targets.coordinates import Whitening
@@ -356,13 +357,90 @@ def test_coupling_layers_know_the_log_det_of_their_jacobian(dim):
     assert float(jnp.min(jnp.abs(log_det))) > 0.1
 
 
-def test_every_coordinate_is_changed_given_nearly_all_others():
-    masks = networks.CouplingMap(40, 8, 4, 1, key=jax.random.key(0)).masks
+@pytest.mark.parametrize("dim", [2, 3, 10, 40, 64, 100])
+def test_halves_part_every_two_coordinates(dim):
+    layers = 2 * (dim - 1).bit_length()
+    masks = networks.CouplingMap(dim, layers, 4, 1, key=jax.random.key(0)).masks
     np.testing.assert_array_equal(masks[::2] + masks[1::2], 1)
-    np.testing.assert_array_equal(masks.sum(axis=1), 20)
-    # Two coordinates are on different sides in half of the four pairs of layers.
-    met = np.einsum("li,lj->ij", masks, 1 - masks) > 0
-    assert met[~np.eye(40, dtype=bool)].mean() > 0.9
+    # Halves, but for the places that a power of two leaves over.
+    assert np.abs(masks.mean(axis=1) - 0.5).max() <= 0.2
+    parted = np.einsum("li,lj->ij", masks, 1 - masks) > 0
+    np.testing.assert_array_equal(parted, ~np.eye(dim, dtype=bool))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_what_a_map_pushes_forward(dim):
+    """The score at y is `J^-T` times the gradient of `log p(x) - log |det J(x)|`."""
+    key = jax.random.key(0)
+    if dim == 1:
+        map = networks.ResidualMap(1, 1, 8, 1, key=key)
+    else:
+        map = networks.CouplingMap(dim, 5, 8, 1, key=key)
+    map = jax.tree.map(lambda a: 3 * a.astype(float) + 0.3, map)
+
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    @jax.jit
+    @jax.vmap
+    def both(x):
+        found = map.push(x, log_density(x), -x)
+        log_p = lambda x: log_density(x) - map.with_log_det(x)[1]  # noqa: E731
+        return found, (map(x), log_p(x), jax.grad(log_p)(x), jax.jacfwd(map)(x))
+
+    found, (y, log_p, slope, jacobian) = both(draws(20, dim, seed=3).astype(float))
+    np.testing.assert_allclose(found[0], y, rtol=1e-12)
+    np.testing.assert_allclose(found[1], log_p, rtol=1e-9)
+    turned = np.swapaxes(np.asarray(jacobian), 1, 2)
+    expected = np.linalg.solve(turned, np.asarray(slope)[..., None])[..., 0]
+    np.testing.assert_allclose(found[2], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_components_of_one_mode_become_one_normal():
+    """Two at each of two modes, and one far out in the tail of the second."""
+
+    def log_density(x):
+        away = jnp.stack([jnp.sum((x + 6) ** 2), jnp.sum((x - 6) ** 2)])
+        return jax.nn.logsumexp(-0.5 * jnp.sqrt(1 + away))
+
+    means = jnp.array([[-6.5, -6], [-5.5, -6], [6, 6], [6, 6], [20, 20]]).astype(float)
+    weights = jnp.array([0.1, 0.2, 0.3, 0.3, 0.1])
+    factors = jnp.tile(jnp.eye(2), (5, 1, 1))
+    logits, centres, roots = jax.jit(lambda m: merge(log_density, m))(
+        (jnp.log(weights), means, factors)
+    )
+    found = np.exp(logits)
+    np.testing.assert_allclose(found, [0.15, 0.15, *[0.7 / 3] * 3], rtol=1e-5)
+    # Means and covariances by the law of total variance.
+    np.testing.assert_allclose(centres[0], [-35 / 6, -6], rtol=1e-5)
+    np.testing.assert_allclose(centres[4], [8, 8], rtol=1e-5)
+    spread = 1 + (6 * 2**2 + 12**2) / 7
+    np.testing.assert_allclose(
+        roots[4] @ roots[4].T, [[spread, spread - 1], [spread - 1, spread]], rtol=1e-5
+    )
+
+
+def test_the_gradient_along_paths_has_no_noise_at_the_optimum():
+    """A mixture against itself: zero at every batch, and not on average alone."""
+    key = jax.random.key(0)
+    mixture = (
+        jnp.zeros(2),
+        jnp.array([[-1.0, 0], [1, 0]]),
+        jnp.tile(jnp.eye(2), (2, 1, 1)),
+    )
+    network = mixture_map(key, mixture, 8, 1, layers=2)
+    still = jax.tree.map(lambda a: jnp.zeros_like(a), network.map.weights)
+    network = eqx.tree_at(lambda n: n.map.weights, network, still)
+    inverses = network.inverse_factors()
+    target = pf.Target(lambda x: network.base_log_density(x, inverses) + 3.0, dim=2)
+    z = draws(2 * 8, 2, seed=1).astype(jnp.float32).reshape(2, 8, 2)
+    value, gradient = eqx.filter_jit(eqx.filter_value_and_grad(free_energy))(
+        network, target, z, key
+    )
+    np.testing.assert_allclose(value, -3.0, atol=1e-5)
+    for leaf in jax.tree.leaves(gradient):
+        np.testing.assert_allclose(leaf, 0.0, atol=1e-5)
 
 
 def test_one_coordinate_has_no_halves():

@@ -76,7 +76,8 @@ def new_map(
                 f"latent has one number more than the target, {dim + 1}."
             )
         first, second = jax.random.split(key)
-        return mixture_map((first, second), particles, width, depth, COMPONENTS)
+        mixture = fit_mixture(first, particles, COMPONENTS)
+        return mixture_map(second, mixture, width, depth)
     if shape == "plain":
         return MLP(latent, dim, width, depth, activation, key=key)
     if latent != dim:
@@ -138,27 +139,20 @@ def rested(network: AbstractNetwork) -> AbstractNetwork:
     return at_rest(network, jax.random.normal(jax.random.key(0), shape, NETWORK_DTYPE))
 
 
+# Logits, means and lower factors of the covariances of a Gaussian mixture.
+Mixture = tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]
+
+
 def mixture_map(
-    keys: tuple[PRNGKeyArray, PRNGKeyArray],
-    particles: Float[Array, "n d"],
-    width: int,
-    depth: int,
-    components: int,
-    layers: int = 0,
-    metric: Float[Array, "d d"] | None = None,
+    key: PRNGKeyArray, mixture: Mixture, width: int, depth: int, layers: int = 0
 ) -> MixtureMap:
-    """A new mixture map that starts at the particles of a first look."""
-    mixture_key, network_key = keys
-    network = MixtureMap(
-        particles.shape[1] + 1, width, depth, components, layers, key=network_key
-    )
-    logits, means, factors = fit_mixture(
-        mixture_key, particles, components, metric=metric
-    )
+    """A new mixture map that starts at this mixture."""
+    components, dim = mixture[1].shape
+    network = MixtureMap(dim + 1, width, depth, components, layers, key=key)
     return eqx.tree_at(
         lambda m: (m.logits, m.means, m.factors),
         network,
-        (narrow(logits), narrow(means), narrow(factors)),
+        tuple(narrow(part) for part in mixture),
     )
 
 
@@ -187,7 +181,7 @@ def fit_mixture(
     *,
     sweeps: int = 50,
     metric: Float[Array, "d d"] | None = None,
-) -> tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]:
+) -> Mixture:
     """A Gaussian mixture by EM, from a k-means++ start: logits, means, factors.
 
     A weak prior (d + 1 pseudo-observations of variance .02) keeps every covariance
@@ -238,3 +232,39 @@ def fit_mixture(
         return maximise(jax.nn.softmax(log_weights, axis=1))
 
     return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))
+
+
+# A way between two means on which log q never falls by more than this below its lower
+# end is inside one mode; so are normals whose means are this many sds apart.
+_DIP, _OVERLAP = 2.0, 4.0
+
+
+def merge(
+    log_density: Callable[[Float[Array, " d"]], Float[Array, ""]], mixture: Mixture
+) -> Mixture:
+    """A mixture of one covariance, with the components of one mode made one normal.
+
+    Two belong to one mode where they overlap, where log q has no dip on the way from
+    one mean to the other, or where others link them. What is made of them has their
+    weight, mean and covariance, and its copies stand in their places.
+    """
+    logits, means, factors = mixture
+    offsets = means[:, None] - means[None]
+    away = jnp.linalg.norm(offsets @ jnp.linalg.inv(factors[0]).T, axis=-1)
+    along = jnp.linspace(0.0, 1.0, 9, dtype=means.dtype)[:, None, None, None]
+    ways = means[None, None] + along * offsets[None]
+    heights = jax.vmap(jax.vmap(jax.vmap(log_density)))(ways)
+    ends = jnp.minimum(heights[0], heights[-1])
+    linked = (away < _OVERLAP) | (jnp.min(heights, axis=0) > ends - _DIP)
+    linked = linked.astype(means.dtype)
+    for _ in range(means.shape[0].bit_length()):
+        linked = (linked @ linked > 0).astype(means.dtype)
+    shares = linked * jax.nn.softmax(logits)[None]
+    masses = jnp.sum(shares, axis=1)
+    shares = shares / masses[:, None]
+    centres = shares @ means
+    apart = means[None] - centres[:, None]
+    spread = jnp.einsum("kj,kji,kjl->kil", shares, apart, apart)
+    covariances = spread + factors @ jnp.swapaxes(factors, 1, 2)
+    logits = jnp.log(masses / jnp.sum(linked, axis=1))
+    return logits, centres, jnp.linalg.cholesky(covariances)

@@ -1,9 +1,8 @@
 """The recipe that works untouched: what `fit` runs when no method is named.
 
 1. Look at the target and whiten it (`whitening.look`).
-2. Reverse KL: with the exact entropy (`Transport`); through a score network (`KL`)
-   where the target is a score that knows noise levels, and in many dimensions where it
-   is known by its score or by minibatches alone. KL is the robust objective.
+2. Reverse KL, the robust objective: with the exact entropy (`Transport`); where the
+   target is a score that knows noise levels, through a score network (`KL`).
 3. DFT from the same sampler.
 4. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
    the target loses weight significantly and the KSD U-statistic falls by more than two
@@ -32,7 +31,7 @@ from pushforward.methods.base import (
 from pushforward.methods.common import fit_mixture
 from pushforward.methods.dft import DFT
 from pushforward.methods.kl import KL
-from pushforward.methods.transport import Transport, is_affordable
+from pushforward.methods.transport import Transport
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.whitening import ANNEALED_DIM, Look
@@ -55,25 +54,22 @@ class Recipe(AbstractMethod):
         return self.stages()[0].evaluations
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Recipe":
-        plain = not target.is_noise_conditional
-        # Coupling layers need the weights of components, and so values of log q.
-        exact = plain and (is_affordable(target, platform) or target.has_values)
-        # A look that knows modes is where to start from.
-        looked = not plain and target.dim <= ANNEALED_DIM
-        implicit = "kl_mixture" if looked else "kl"
-        first = self.first or ("transport" if exact else implicit)
+        # Where a score knows noise levels, a look that knows modes is where to start.
+        implicit = "kl_mixture" if target.dim <= ANNEALED_DIM else "kl"
+        chosen = implicit if target.is_noise_conditional else "transport"
+        first = self.first or chosen
         if first not in _FIRST:
             known = ", ".join(_FIRST)
             raise UsageError(f"The recipe's first is one of {known}, not {first!r}.")
-        chosen = _FIRST[first](batch_size=self.batch_size, width=self.width)
-        chosen = chosen.resolve(target, platform)
+        stage = _FIRST[first](batch_size=self.batch_size, width=self.width)
+        stage = stage.resolve(target, platform)
         return fill_in(
             self,
             {
                 # A tenth more, for DFT.
-                "steps": chosen.steps * 10 // 9 + 1,
-                "batch_size": chosen.batch_size,
-                "width": chosen.width,
+                "steps": stage.steps * 10 // 9 + 1,
+                "batch_size": stage.batch_size,
+                "width": stage.width,
                 "first": first,
             },
         )

@@ -5,18 +5,13 @@ particles of a first look at the target. Its log density along its own draws is
 
     log p(g(b)) = log base(b) - log |det dg/db|,
 
-so `KL(p || q) = E[log p - log q]` and its gradient need no score network. The barrier
-`-log |det|` keeps `g` from folding.
-
-In the plane and a little above, `g` is a residual map, whose determinant costs d
-Jacobian-vector products a point. In more dimensions it is made of coupling layers,
-whose Jacobians are triangular: the determinant costs nothing, and every layer bends
-only one half of the coordinates.
+so `KL(p || q) = E[log p - log q]` and its gradient need no score network. `g` is made
+of coupling layers, which have an inverse whatever their weights and a determinant that
+costs nothing; a single coordinate has no two halves, and there it is a residual map.
 
 By KL a component loses weight by the factor `exp(-KL)` of its own misfit, and may be
-empty before coupling layers have had time to bend it. So with them weights stay those
-of the first look for the first half of training; in many dimensions, where some misfit
-is left to the end, for all of it.
+empty before the map has had time to bend it. So weights stay those of the first look
+for the first half of training.
 """
 
 import equinox as eqx
@@ -25,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE, widen
+from pushforward.errors import UsageError
 from pushforward.methods.base import (
     AUTO,
     AbstractMethod,
@@ -33,25 +29,16 @@ from pushforward.methods.base import (
     Clock,
     average,
     fill_in,
-    replace,
 )
-from pushforward.methods.common import mixture_map
+from pushforward.methods.common import Mixture, fit_mixture, merge, mixture_map
 from pushforward.networks import MixtureMap
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.whitening import Look, look
 
-# Up to here, on a CPU and on an accelerator, a residual map's Jacobians are affordable.
-JACOBIAN_DIM, JACOBIAN_DIM_FAST = 32, 64
-# On a CPU coupling layers reach about as far above this, in less than half the time.
-RESIDUAL_DIM = 4
-# Up to here coupling layers leave so little misfit that weights can be learned.
-WEIGHED_DIM = 32
-
-
-def is_affordable(target: AbstractTarget, platform: str) -> bool:
-    """Whether the Jacobians of a residual map are, in so many dimensions."""
-    return target.dim <= (JACOBIAN_DIM if platform == "cpu" else JACOBIAN_DIM_FAST)
+# Above, particles are too few for a covariance of each component, and components are
+# for modes alone.
+MANY = 32
 
 
 class TransportState(eqx.Module):
@@ -67,7 +54,7 @@ class TransportState(eqx.Module):
 class Transport(AbstractMethod):
     """Reverse KL on a mixture map, with the exact entropy.
 
-    `layers` is the number of coupling layers of the map, 0 for a residual map.
+    `layers` is the number of its coupling layers.
     """
 
     steps: AutoInt = AUTO
@@ -76,7 +63,7 @@ class Transport(AbstractMethod):
     depth: AutoInt = AUTO
     layers: AutoInt = AUTO
     components: AutoInt = AUTO
-    learning_rate: float = 2e-3
+    learning_rate: float = 5e-3
     particles: int = 2048
 
     @property
@@ -84,22 +71,22 @@ class Transport(AbstractMethod):
         return self.components * max(self.batch_size // self.components, 1)
 
     def resolve(self, target: AbstractTarget, platform: str) -> "Transport":
-        fast = platform != "cpu"
-        small = target.dim <= RESIDUAL_DIM
-        residual = is_affordable(target, platform) and (
-            small or fast or not target.has_values
-        )
-        wanted = 0 if residual else 12 if target.dim <= WEIGHED_DIM else 8
-        layers = wanted if self.layers is None else self.layers
-        many = replace(self, layers=layers)._is_large(target)
+        fast, many = platform != "cpu", target.dim > MANY
+        if self.layers == 0 and target.dim > 1:
+            # Trained by paths, a residual map of several coordinates soon folds.
+            raise UsageError(
+                "layers must be at least 1; only a target of one coordinate has none."
+            )
+        # As many pairs of layers as part every two coordinates.
+        enough = max(12, 2 * (target.dim - 1).bit_length())
         return fill_in(
             self,
             {
-                "steps": 10_000 if small else 8_000,
-                "batch_size": 1024 if fast else (256 if layers else 512),
-                "width": 128 if fast else 64,
-                "depth": 2 if layers else 3,
-                "layers": layers,
+                "steps": 5_000,
+                "batch_size": 1024 if fast else 256,
+                "width": 64 if fast else 32,
+                "depth": 2,
+                "layers": enough if target.dim > 1 else 0,
                 # Their weights need values of log q, not only its score.
                 "components": (8 if many else 16) if target.has_values else 1,
             },
@@ -108,24 +95,27 @@ class Transport(AbstractMethod):
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)
 
-    def _is_large(self, target: AbstractTarget) -> bool:
-        return bool(self.layers) and target.dim > WEIGHED_DIM
-
     def init(self, key, target, steps, previous=None) -> TransportState:
         look_key, mixture_key, network_key = jax.random.split(key, 3)
         seen = look(look_key, target, particles=self.particles)
         network = mixture_map(
-            (mixture_key, network_key),
-            seen.particles,
+            network_key,
+            self._mixture(mixture_key, target, seen),
             self.width,
             self.depth,
-            self.components,
             self.layers,
-            # Coordinates that are scaled one by one.
-            seen.whitening.factor if self._is_large(target) else None,
         )
         state = self._adam.init(network)
         return TransportState(network, network, state, seen, Clock.start(steps))
+
+    def _mixture(self, key, target, seen: Look) -> Mixture:
+        """The mixture of the particles of the first look."""
+        if target.dim <= MANY or not target.has_values:
+            return fit_mixture(key, seen.particles, self.components)
+        # Coordinates that are scaled one by one.
+        metric = seen.whitening.factor
+        found = fit_mixture(key, seen.particles, self.components, metric=metric)
+        return merge(seen.view(target).log_density, found)
 
     @property
     def _adam(self) -> Adam:
@@ -142,11 +132,9 @@ class Transport(AbstractMethod):
         loss, gradient = eqx.filter_value_and_grad(free_energy)(
             state.network, view, z, minibatch_key
         )
-        if self.layers:
-            early = 2 * state.clock.step < state.clock.horizon
-            frozen = early | self._is_large(target)
-            logits = jnp.where(frozen, 0.0, gradient.logits)
-            gradient = eqx.tree_at(lambda m: m.logits, gradient, logits)
+        early = 2 * state.clock.step < state.clock.horizon
+        logits = jnp.where(early, 0.0, gradient.logits)
+        gradient = eqx.tree_at(lambda m: m.logits, gradient, logits)
         factor = state.clock.warmup_cosine()
         network, optimiser = self._adam.update(
             gradient, state.optimiser, state.network, factor
@@ -170,28 +158,41 @@ def free_energy(
 ) -> Float[Array, ""]:
     """`E[log p(x) - log q(x)]`, stratified: n latent points for each component.
 
-    Every component is sampled alike and weighted by its mixture weight, so the gradient
-    in the weights is exact too. Where only a score is known they have no gradient.
+    Its gradient follows the paths of the draws,
+
+        E[(grad log p - grad log q)(x) . dx/dtheta],
+
+    and leaves out that of `log p` in its own parameters at a fixed point, whose mean is
+    0 and whose noise never ends (Roeder, Wu and Duvenaud, 2017): what is left vanishes
+    at every single draw as p becomes q.
+
+    Every component is sampled alike and weighted by its mixture weight, so the weights
+    have a gradient too; where only a score is known, they have none.
     """
-    if not target.has_values:
-        frozen = jax.lax.stop_gradient(network.logits)
-        network = eqx.tree_at(lambda m: m.logits, network, frozen)
     inverses = network.inverse_factors()
-    weights = jax.nn.softmax(network.logits)
 
-    def at(c, z):
-        b = network.base(c, z)
-        x, log_det = network.map.with_log_det(b)
-        return widen(x), widen(network.base_log_density(b, inverses) - log_det)
+    def at(c, z, key):
+        x, log_p, score = network.push(c, z, inverses)
+        x, log_p, score = widen(x), widen(log_p), widen(score)
+        here = jax.lax.stop_gradient(x)
+        log_q, field = _log_q(target, here, key)
+        return log_p - log_q, jnp.sum((score - field) * (x - here))
 
+    keys = jax.random.split(key, z.shape[:2])
     indices = jnp.arange(network.components)
-    u, log_p = jax.vmap(lambda c, zs: jax.vmap(lambda z: at(c, z))(zs))(indices, z)
+    each, moved = jax.vmap(jax.vmap(at, (None, 0, 0)))(indices, z, keys)
+    weights = widen(jax.nn.softmax(network.logits))
+    energies = jnp.mean(each, axis=1)
+    if not target.has_values:
+        weights = jax.lax.stop_gradient(weights)
+    # `moved` is 0, and has the gradient of the paths.
+    along = jax.lax.stop_gradient(weights) * jnp.mean(moved, axis=1)
+    return jnp.sum(weights * energies + along)
+
+
+def _log_q(target: AbstractTarget, u: Float[Array, " d"], key: PRNGKeyArray):
+    """The value and the score; without values, what has that score there."""
     if target.has_values:
-        log_q = jax.vmap(jax.vmap(target.log_density))(u)
-    else:
-        # Only a (minibatch) score is known: its inner product with u has the right
-        # gradient in u, though not a meaningful value.
-        keys = jax.random.split(key, z.shape[:2])
-        scores = jax.vmap(jax.vmap(lambda u, k: target.score(u, key=k)))(u, keys)
-        log_q = jnp.sum(jax.lax.stop_gradient(scores) * u, axis=-1)
-    return jnp.sum(widen(weights) * jnp.mean(log_p - log_q, axis=1))
+        return jax.value_and_grad(target.log_density)(u)
+    score = target.score(u, key=key)
+    return jnp.sum(score * u), score

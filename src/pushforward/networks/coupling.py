@@ -29,7 +29,7 @@ class CouplingMap(AbstractNetwork):
     with `(t, b)` a multi-layer perceptron that starts near 0 and |t| softly bounded by
     `log_bound`: training starts at the identity. Its Jacobian is triangular, with
     `log |det| = sum t` over the coordinates that are changed. Masks come in pairs, a
-    random half and the other half, so that any two coordinates soon meet.
+    half and the other half.
     """
 
     # Weight and bias of each layer of the perceptrons, the coupling layers stacked: one
@@ -65,14 +65,8 @@ class CouplingMap(AbstractNetwork):
 
     @property
     def masks(self) -> Float[np.ndarray, "layers d"]:
-        """Which coordinates each layer keeps: fixed, the same for every seed."""
-        generator = np.random.default_rng(0)
-        masks = np.zeros((self.layers, self.in_size), np.float32)
-        for i in range(0, self.layers, 2):
-            order = generator.permutation(self.in_size)
-            masks[i, order[: self.in_size // 2]] = 1
-            masks[i + 1 : i + 2] = 1 - masks[i]
-        return masks
+        """Which coordinates each layer keeps: the same for every seed."""
+        return _masks(self.in_size, self.layers)
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """The map at one point."""
@@ -82,21 +76,75 @@ class CouplingMap(AbstractNetwork):
         self, x: Float[Array, " d"]
     ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
         """The map at one point, and `log |det|` of its Jacobian there."""
-        activation = ACTIVATIONS[self.activation]
 
         def layer(carry, this):
             x, log_det = carry
-            mask, (*hidden, weight, bias) = this
-            h = mask * x
-            for w, b in zip(hidden[::2], hidden[1::2], strict=True):
-                h = activation(w @ h + b)
-            t, b = jnp.split(weight @ h + bias, 2)
-            t = (1 - mask) * self.log_bound * jnp.tanh(t / self.log_bound)
-            return (x * jnp.exp(t) + (1 - mask) * b, log_det + jnp.sum(t)), None
+            t, b = self._bend(x, *this)
+            return (x * jnp.exp(t) + b, log_det + jnp.sum(t)), None
 
         start = x, jnp.zeros((), x.dtype)
-        every = jnp.asarray(self.masks, x.dtype), self.weights
-        return jax.lax.scan(layer, start, every)[0]
+        return jax.lax.scan(layer, start, self._layers(x.dtype))[0]
+
+    def push(
+        self, x: Float[Array, " d"], log_p: Float[Array, ""], score: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""], Float[Array, " d"]]:
+        """The map at one point, with the log density and the score that land there.
+
+        A layer that keeps `a` and changes `c` takes a score `(u, v)` to
+
+            v' = exp(-t) v,    u' = u - grad_a (sum t + v' . (c exp(t) + b)),
+
+        which is `J^-T ((u, v) - grad log |det J|)` for its triangular Jacobian J. In
+        derivatives only the point moves; log density and score are constants.
+        """
+
+        def layer(carry, this):
+            x, log_p, score = carry
+            t, b = self._bend(x, *this)
+            y = x * jnp.exp(t) + b
+            still, (mask, weights) = jax.lax.stop_gradient((x, this))
+            # Compiled, the same pass as the one above.
+            (t, b), pull = jax.vjp(lambda x: self._bend(x, mask, weights), still)
+            score = jnp.exp(-t) * score
+            changed = (1 - mask) * score
+            (slope,) = pull(((1 - mask) + changed * still * jnp.exp(t), changed))
+            return (y, log_p - jnp.sum(t), score - slope), None
+
+        start = x, log_p, score
+        return jax.lax.scan(layer, start, self._layers(x.dtype))[0]
+
+    def _layers(self, dtype):
+        return jnp.asarray(self.masks, dtype), self.weights
+
+    def _bend(self, x, mask, weights):
+        """`t` and `b` of one layer, 0 where it keeps the coordinates."""
+        activation = ACTIVATIONS[self.activation]
+        *hidden, weight, bias = weights
+        h = mask * x
+        for w, b in zip(hidden[::2], hidden[1::2], strict=True):
+            h = activation(w @ h + b)
+        t, b = jnp.split(weight @ h + bias, 2)
+        t = self.log_bound * jnp.tanh(t / self.log_bound)
+        return (1 - mask) * t, (1 - mask) * b
+
+
+def _masks(dim: int, layers: int) -> Float[np.ndarray, "layers d"]:
+    """Halves such that `log2(dim)` of them part every two coordinates.
+
+    Two that are never parted cannot be bent by each other. So in a random order the
+    first half is that of the lower places, the second that of every other quarter, then
+    of every other eighth, ..., and after the last a new order begins.
+    """
+    generator = np.random.default_rng(0)
+    rounds = max((dim - 1).bit_length(), 1)
+    masks = np.zeros((layers, dim), np.float32)
+    for i in range(0, layers, 2):
+        digit = i // 2 % rounds
+        if digit == 0:
+            places = generator.permutation(dim)
+        masks[i] = (places * 2 ** (digit + 1) // dim) % 2 == 0
+        masks[i + 1 : i + 2] = 1 - masks[i]
+    return masks
 
 
 def refuse_line(in_size: int) -> None:

@@ -91,3 +91,17 @@ class MixtureMap(AbstractNetwork):
         normal = -0.5 * jnp.sum(y**2, axis=1) - log_dets
         constant = -0.5 * self.out_size * jnp.log(2 * jnp.pi).astype(b.dtype)
         return jax.nn.logsumexp(jax.nn.log_softmax(self.logits) + normal) + constant
+
+    def push(
+        self, c: Int[Array, ""], z: Float[Array, " d"], inverses: Float[Array, "k d d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""], Float[Array, " d"]]:
+        """The point of component `c` at the latent `z`, with log p and its score.
+
+        In derivatives only the point moves; log p and its score are constants.
+        """
+        b = self.base(c, z)
+        still, at = jax.lax.stop_gradient((self, b))
+        log_p, score = jax.value_and_grad(still.base_log_density)(
+            at, jax.lax.stop_gradient(inverses)
+        )
+        return self.map.push(b, log_p, score)

@@ -146,15 +146,23 @@ class ResidualMap(AbstractNetwork):
         """The map at one point, and `log |det|` of its Jacobian there, if square."""
         return self(x), log_det_jacobian(self, x)
 
+    def push(
+        self, x: Float[Array, " d"], log_p: Float[Array, ""], score: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""], Float[Array, " d"]]:
+        """The map at one point, with the log density and the score that land there.
+
+        The score is `J^-T (score - grad log |det J|)`, with J the Jacobian. In
+        derivatives only the point moves; log density and score are constants.
+        """
+        still, b = jax.lax.stop_gradient((self, x))
+        log_det, slope = jax.value_and_grad(lambda b: log_det_jacobian(still, b))(b)
+        jacobian = jax.jacfwd(still)(b)
+        return self(x), log_p - log_det, jnp.linalg.solve(jacobian.T, score - slope)
+
 
 def log_det_jacobian(map: Callable, x: Float[Array, " d"]) -> Float[Array, ""]:
     """`log |det|` of the Jacobian of `map` at `x`: d Jacobian-vector products."""
-    jacobian = jax.jacfwd(map)(x)
-    if x.shape[0] == 2:
-        # Batched LU of tiny matrices is slow on every device.
-        (p, q), (r, s) = jacobian
-        return jnp.log(jnp.abs(p * s - q * r))
-    return jnp.linalg.slogdet(jacobian)[1]
+    return jnp.linalg.slogdet(jax.jacfwd(map)(x))[1]
 
 
 class ScoreMLP(AbstractNetwork):
