@@ -234,9 +234,10 @@ def fit_mixture(
     return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))
 
 
-# A way between two means on which log q never falls by more than this below its lower
-# end is inside one mode; so are normals whose means are this many sds apart.
-_DIP, _OVERLAP = 2.0, 4.0
+# On the way from one mode to another log q falls by more than this, and rises again.
+_DIP = 3.0
+# Normals whose means are closer than this, in standard deviations, overlap.
+_OVERLAP = 4.0
 
 
 def merge(
@@ -244,9 +245,10 @@ def merge(
 ) -> Mixture:
     """A mixture of one covariance, with the components of one mode made one normal.
 
-    Two belong to one mode where they overlap, where log q has no dip on the way from
-    one mean to the other, or where others link them. What is made of them has their
-    weight, mean and covariance, and its copies stand in their places.
+    Of those that a component overlaps, or reaches on a way without a dip, it joins the
+    one where log q is highest; so one that lies between two modes does not link them.
+    What is made of those that were joined has their weight, mean and covariance, and
+    its copies stand in their places.
     """
     logits, means, factors = mixture
     offsets = means[:, None] - means[None]
@@ -254,11 +256,14 @@ def merge(
     along = jnp.linspace(0.0, 1.0, 9, dtype=means.dtype)[:, None, None, None]
     ways = means[None, None] + along * offsets[None]
     heights = jax.vmap(jax.vmap(jax.vmap(log_density)))(ways)
-    ends = jnp.minimum(heights[0], heights[-1])
-    linked = (away < _OVERLAP) | (jnp.min(heights, axis=0) > ends - _DIP)
-    linked = linked.astype(means.dtype)
+    before = jax.lax.cummax(heights)
+    after = jax.lax.cummax(heights, reverse=True)
+    dip = jnp.max(jnp.minimum(before, after) - heights, axis=0)
+    reached = (away < _OVERLAP) | (dip < _DIP)
+    highest = jnp.argmax(jnp.where(reached, heights[0], -jnp.inf), axis=1)
     for _ in range(means.shape[0].bit_length()):
-        linked = (linked @ linked > 0).astype(means.dtype)
+        highest = highest[highest]
+    linked = (highest[:, None] == highest[None, :]).astype(means.dtype)
     shares = linked * jax.nn.softmax(logits)[None]
     masses = jnp.sum(shares, axis=1)
     shares = shares / masses[:, None]
