@@ -11,7 +11,7 @@ from pushforward._version import __version__
 
 if TYPE_CHECKING:
     from pushforward import diagnostics, mcmc, methods, networks, targets
-    from pushforward.diagnostics import Verdict, check
+    from pushforward.diagnostics import Verdict, Weighed, check, weigh
     from pushforward.mcmc import refine
     from pushforward.sampler import Sampler, load
     from pushforward.targets import (
@@ -34,6 +34,7 @@ __all__ = [
     "Target",
     "Trained",
     "Verdict",
+    "Weighed",
     "__version__",
     "check",
     "constrained",
@@ -47,6 +48,7 @@ __all__ = [
     "refine",
     "targets",
     "train",
+    "weigh",
 ]
 
 _ROOMS = ("diagnostics", "mcmc", "methods", "networks", "targets")
@@ -60,6 +62,7 @@ _HOME = {
     "Target": "targets",
     "Trained": "training",
     "Verdict": "diagnostics",
+    "Weighed": "diagnostics",
     "check": "diagnostics",
     "constrained": "targets",
     "fit": "training",
@@ -67,6 +70,7 @@ _HOME = {
     "load": "sampler",
     "refine": "mcmc",
     "train": "training",
+    "weigh": "diagnostics",
 }
 
 

@@ -22,7 +22,12 @@ from pushforward import _files
 from pushforward._precision import NETWORK_DTYPE, widen
 from pushforward._version import __version__
 from pushforward.errors import FileError, UsageError
-from pushforward.networks import AbstractNetwork, build, describe
+from pushforward.networks import (
+    AbstractDensityNetwork,
+    AbstractNetwork,
+    build,
+    describe,
+)
 from pushforward.targets.arguments import as_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitening
@@ -74,6 +79,28 @@ class Sampler(eqx.Module):
         # Networks may compute as they like, coordinates may not.
         with jax.default_matmul_precision("highest"):
             return jax.vmap(self.whitening.to_target)(widen(u))
+
+    @property
+    def has_density(self) -> bool:
+        """Whether the density of the draws is known (`block_with_log_density`)."""
+        return (
+            isinstance(self.network, AbstractDensityNetwork)
+            and self.network.is_injective
+            and float(self.noise_scale) == 0
+        )
+
+    def block_with_log_density(
+        self, key: PRNGKeyArray, n: int
+    ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        """The draws of `block`, and the log density of the sampler there; jit-able."""
+        assert isinstance(self.network, AbstractDensityNetwork)
+        latent_key, _ = jax.random.split(key)
+        z = jax.random.normal(latent_key, (n, self.network.in_size), NETWORK_DTYPE)
+        u, log_p = jax.vmap(self.network.with_log_density)(z)
+        with jax.default_matmul_precision("highest"):
+            x = jax.vmap(self.whitening.to_target)(widen(u))
+            log_det = jax.vmap(self.whitening.log_det)(widen(u))
+        return x, widen(log_p) - log_det
 
     def sample(self, key: PRNGKeyArray, n: int) -> Any:
         """`n` draws in the user's own tree.

@@ -13,6 +13,7 @@ from pushforward.diagnostics.modes import (
 )
 from pushforward.diagnostics.verdict import Finding, Verdict, check
 from pushforward.diagnostics.wasserstein import sliced_w2, w2
+from pushforward.diagnostics.weights import Weighed, weigh
 
 __all__ = [
     "KSD",
@@ -24,6 +25,7 @@ __all__ = [
     "Moments",
     "Score",
     "Verdict",
+    "Weighed",
     "check",
     "compare_modes",
     "find_modes",
@@ -35,4 +37,5 @@ __all__ = [
     "sliced_w2",
     "stein_kernel",
     "w2",
+    "weigh",
 ]

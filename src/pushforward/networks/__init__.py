@@ -6,6 +6,7 @@ again from that description (`build`): so a sampler file holds one without any c
 
 from pushforward.networks.base import (
     AbstractBatchNetwork,
+    AbstractDensityNetwork,
     AbstractNetwork,
     at_rest,
     build,
@@ -25,6 +26,7 @@ from pushforward.networks.unet import UNet
 __all__ = [
     "MLP",
     "AbstractBatchNetwork",
+    "AbstractDensityNetwork",
     "AbstractNetwork",
     "AffineMap",
     "CouplingMap",

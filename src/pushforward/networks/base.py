@@ -29,6 +29,26 @@ class AbstractNetwork(eqx.Module):
         """The network at one point."""
 
 
+class AbstractDensityNetwork(AbstractNetwork):
+    """A network that knows the density of its draws `x = g(z)`, `z ~ N(0, I)`."""
+
+    @property
+    def is_injective(self) -> bool:
+        """Whether no two points go to one: else what it says is no density."""
+        return True
+
+    @abc.abstractmethod
+    def with_log_density(
+        self, z: Float[Array, " i"]
+    ) -> tuple[Float[Array, " o"], Float[Array, ""]]:
+        """The network at one latent point, and the log density of its draws there."""
+
+
+def normal_log_density(z: Float[Array, " i"]) -> Float[Array, ""]:
+    """The log density of N(0, I)."""
+    return jnp.sum(jax.scipy.stats.norm.logpdf(z))
+
+
 class AbstractBatchNetwork(AbstractNetwork):
     """A network whose training sees a whole batch (batch normalisation).
 

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE, narrow
 from pushforward.errors import MissingDependencyError
-from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.base import AbstractDensityNetwork, normal_log_density
 from pushforward.networks.coupling import refuse_line, stacked_weights
 from pushforward.networks.mlp import ACTIVATIONS, refuse_unknown
 
 
-class FlowMap(AbstractNetwork):
+class FlowMap(AbstractDensityNetwork):
     """RealNVP: `layers` affine coupling layers, each followed by a flip.
 
     A layer leaves the first half `a` of the coordinates as it is and maps the second to
@@ -72,6 +72,13 @@ class FlowMap(AbstractNetwork):
         with jax.numpy_dtype_promotion("standard"):
             y, log_det = self._bijection().transform_and_log_det(x)
         return y, narrow(log_det)
+
+    def with_log_density(
+        self, z: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one point, and the log density of its draws there."""
+        y, log_det = self.with_log_det(z)
+        return y, normal_log_density(z) - log_det
 
     def _bijection(self) -> Any:
         """The bijection of flowjax with these weights."""

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
-from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.base import AbstractDensityNetwork
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mlp import ResidualMap
 
 
-class MixtureMap(AbstractNetwork):
+class MixtureMap(AbstractDensityNetwork):
     """`x = g(m_c + L_c z)`, the component `c` picked by one extra latent number.
 
     The base `b = m_c + L_c z` is a Gaussian mixture with weights softmax(`logits`); `g`
@@ -91,6 +91,19 @@ class MixtureMap(AbstractNetwork):
         normal = -0.5 * jnp.sum(y**2, axis=1) - log_dets
         constant = -0.5 * self.out_size * jnp.log(2 * jnp.pi).astype(b.dtype)
         return jax.nn.logsumexp(jax.nn.log_softmax(self.logits) + normal) + constant
+
+    @property
+    def is_injective(self) -> bool:
+        """Coupling layers are; a residual map of several coordinates may fold."""
+        return isinstance(self.map, CouplingMap) or self.out_size == 1
+
+    def with_log_density(
+        self, z: Float[Array, " i"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one latent point, and the log density of its draws there."""
+        b = self.base(self.component(z[-1]), z[:-1])
+        x, log_det = self.map.with_log_det(b)
+        return x, self.base_log_density(b, self.inverse_factors()) - log_det
 
     def push(
         self, c: Int[Array, ""], z: Float[Array, " d"], inverses: Float[Array, "k d d"]

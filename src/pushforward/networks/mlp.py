@@ -14,7 +14,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import UsageError
-from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.base import (
+    AbstractDensityNetwork,
+    AbstractNetwork,
+    normal_log_density,
+)
 
 ACTIVATIONS: dict[str, Callable] = {
     "silu": jax.nn.silu,
@@ -209,7 +213,7 @@ class ScoreMLP(AbstractNetwork):
         return -x / (1 + sigma**2) + self.mlp(inputs) / sigma
 
 
-class AffineMap(AbstractNetwork):
+class AffineMap(AbstractDensityNetwork):
     """`x = m + L z` with a lower-triangular `L`, whose diagonal is kept positive."""
 
     mean: Float[Array, " d"]
@@ -235,3 +239,9 @@ class AffineMap(AbstractNetwork):
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """The map at one point."""
         return self.mean + self.factor @ x
+
+    def with_log_density(
+        self, z: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one point, and the log density of its draws there."""
+        return self(z), normal_log_density(z) - self.log_det()

@@ -6,7 +6,14 @@ from pushforward.experiments import covertype_settings as settings
 from pushforward.experiments.covertype_reference import MAX_RHAT, MIN_ESS
 from pushforward.experiments.results import Results
 from pushforward.report.covertype_details import missing, setup
-from pushforward.report.tables import broken_down, number, plus_minus, table, where
+from pushforward.report.tables import (
+    broken_down,
+    number,
+    plus_minus,
+    remarks,
+    table,
+    where,
+)
 
 LABELS = settings.LABELS
 Record = dict[str, Any]
@@ -26,6 +33,7 @@ def page(results: Results) -> str:
         _race(results),
         _figure(results),
         missing(results),
+        remarks(results, _label),
         setup(results),
         where(results),
     ]

@@ -1,0 +1,139 @@
+"""Importance weights against integrals that are known."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import pushforward as pf
+from pushforward import networks
+from pushforward.diagnostics.weights import tail_shape
+from pushforward.errors import UsageError
+from pushforward.sampler import Sampler
+from pushforward.targets.coordinates import Whitening
+from pushforward.targets.structure import Structure
+
+KEY = jax.random.key(0)
+
+
+def sampler_of(network, *, noise=0.0, whitening=None):
+    dim = network.out_size
+    whitening = Whitening.identity(dim) if whitening is None else whitening
+    return Sampler(network, whitening, jnp.asarray(noise), Structure.vector(dim))
+
+
+def bent(network):
+    """The same network with other weights: a long way from where it starts."""
+
+    def moved(a):
+        waves = jnp.sin(7 * jnp.arange(a.size).reshape(a.shape))
+        return a + 0.2 * waves.astype(a.dtype)
+
+    return jax.tree.map(moved, network)
+
+
+def normal(precision):
+    return pf.Target(lambda x: -0.5 * precision * jnp.sum(x**2), dim=2)
+
+
+NETWORKS = {
+    "affine": networks.AffineMap(2),
+    "flow": networks.FlowMap(2, 3, 8, 1, key=KEY),
+    "mixture": networks.MixtureMap(3, 8, 1, 3, layers=4, key=KEY),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_density_of_draws_integrates_to_one(name):
+    """E[1 / p] over draws in a box is the box's volume, whatever the network."""
+    sampler = sampler_of(
+        bent(NETWORKS[name]),
+        whitening=Whitening.affine(
+            jnp.array([1.0, -1.0]), jnp.diag(jnp.array([0.5, 2]))
+        ),
+    )
+    assert sampler.has_density
+    n = 20_000
+    x, log_p = eqx.filter_jit(lambda s: s.block_with_log_density(KEY, n))(sampler)
+    np.testing.assert_allclose(x, sampler.block(KEY, n), rtol=1e-4, atol=1e-4)
+    x = np.asarray(x)
+    low, high = np.quantile(x, [0.3, 0.7], axis=0)
+    inside = np.all((x > low) & (x < high), axis=1)
+    terms = np.where(inside, np.exp(-np.asarray(log_p, np.float64)), 0.0)
+    error = terms.std() / n**0.5
+    # Four standard errors.
+    assert abs(terms.mean() - np.prod(high - low)) < 4 * error
+    assert error < 0.05 * np.prod(high - low)
+
+
+@pytest.mark.parametrize("precision", [1.0, 1.5, 4.0])
+def test_the_normaliser_of_a_normal(precision):
+    found = pf.weigh(KEY, normal(precision), sampler_of(networks.AffineMap(2)))
+    exact = np.log(2 * np.pi / precision)
+    assert abs(found.log_normaliser - exact) <= 4 * found.error + 1e-5
+    np.testing.assert_allclose(found.weights.sum(), 1.0, rtol=1e-6)
+    # Of N(0, I) for N(0, I / a): E[w]^2 / E[w^2] = (2 a - 1) / a^2 in two dimensions.
+    worth = (2 * precision - 1) / precision**2
+    np.testing.assert_allclose(found.effective / 10_000, worth, rtol=0.05)
+    second = found.weights @ found.draws**2
+    # The relative sd of a mean square is sqrt(2 / effective); four of them.
+    np.testing.assert_allclose(
+        second, 1 / precision, rtol=4 * (2 / found.effective) ** 0.5
+    )
+    assert found.reliable and "light enough" in str(found)
+
+
+def test_weights_with_a_heavy_tail_are_said_to_be_useless():
+    """For N(0, 4 I) the weights of N(0, I) have a Pareto tail of shape 3/4."""
+    found = pf.weigh(KEY, normal(0.25), sampler_of(networks.AffineMap(2)), 100_000)
+    assert not found.reliable and "do not rely" in str(found)
+
+
+def test_the_shape_of_a_tail():
+    for shape in (0.2, 0.5, 1.0):
+        # Quantiles in place of draws: exact but for what is beyond the last.
+        levels = (np.arange(20_000) + 0.5) / 20_000
+        weights = stats.genpareto.ppf(levels, shape)
+        np.testing.assert_allclose(tail_shape(weights), shape, atol=0.1)
+    assert tail_shape(np.ones(1000)) == 0.0
+
+
+def test_a_trained_sampler_of_constrained_parameters():
+    """A Gamma density of shape 3: its normaliser is Gamma(3), its mean is 3."""
+    target = pf.constrained(
+        lambda p: 2 * jnp.log(p["rate"]) - p["rate"] - 0.5 * p["x"] ** 2,
+        {"rate": "positive"},
+        example={"rate": 1.0, "x": 0.0},
+    )
+    method = pf.methods.Transport(steps=100, batch_size=64, width=8)
+    sampler = pf.fit(KEY, target, method, progress=False).sampler
+    found = pf.weigh(jax.random.key(1), target, sampler, 20_000)
+    again = sampler.sample(jax.random.key(1), 20_000)
+    np.testing.assert_allclose(found.draws["rate"], again["rate"], rtol=1e-4, atol=1e-4)
+    exact = special.gammaln(3) + 0.5 * np.log(2 * np.pi)
+    assert found.reliable
+    assert abs(found.log_normaliser - exact) < 4 * found.error + 1e-4
+    mean = found.weights @ found.draws["rate"]
+    assert abs(mean - 3) < 4 * (3 / found.effective) ** 0.5
+
+
+def test_what_cannot_be_weighed():
+    plain, target = sampler_of(networks.AffineMap(2)), normal(1.0)
+    noisy = sampler_of(networks.AffineMap(2), noise=0.1)
+    folding = sampler_of(networks.MixtureMap(3, 8, 1, 2, key=KEY))
+    for sampler in (noisy, folding):
+        assert not sampler.has_density
+        with pytest.raises(UsageError, match="adds noise or has a network that may"):
+            pf.weigh(KEY, target, sampler)
+    with pytest.raises(UsageError, match="only a score"):
+        pf.weigh(KEY, pf.ScoreTarget(lambda x: -x, dim=2), plain)
+    with pytest.raises(UsageError, match="other parameters"):
+        pf.weigh(KEY, pf.Target(lambda x: -jnp.sum(x**2), dim=3), plain)
+    with pytest.raises(UsageError, match="at least 100 draws"):
+        pf.weigh(KEY, target, plain, 10)
+    with pytest.raises(UsageError, match="not a number at 10,000"):
+        pf.weigh(KEY, pf.Target(lambda x: jnp.nan * jnp.sum(x), dim=2), plain)
+    with pytest.raises(UsageError, match="0 at every draw"):
+        pf.weigh(KEY, pf.Target(lambda x: -jnp.inf + 0 * jnp.sum(x), dim=2), plain)
