@@ -78,7 +78,8 @@ def benchmarks_page(results: Path) -> str:
 def _where(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     cores = f", {result['cores']} cores" if "cores" in result else ""
-    return f"{result['device']}{cores}; {versions}"
+    remark = f"; {result['remark']}" if "remark" in result else ""
+    return f"{result['device']}{cores}; {versions}{remark}"
 
 
 def _weights(first: float, exact: float) -> str:
