@@ -221,7 +221,8 @@ def test_a_density_on_a_line_is_fitted():
     # Four standard errors of a share of 4096 draws.
     np.testing.assert_allclose(np.mean(draws > 0), right, atol=0.032)
     within = np.sqrt(density @ (np.abs(grid) - density @ np.abs(grid)) ** 2)
-    np.testing.assert_allclose(np.abs(draws).std(), within, rtol=0.06)
+    # An sd of 4096 draws has a relative error of about 1.1 %; five of them.
+    np.testing.assert_allclose(np.abs(draws).std(), within, rtol=0.055)
 
 
 def test_a_residual_map_is_for_a_line_alone():

@@ -75,8 +75,9 @@ def test_the_normaliser_of_a_normal(precision):
     assert abs(found.log_normaliser - exact) <= 4 * found.error + 1e-5
     np.testing.assert_allclose(found.weights.sum(), 1.0, rtol=1e-6)
     # Of N(0, I) for N(0, I / a): E[w]^2 / E[w^2] = (2 a - 1) / a^2 in two dimensions.
+    # Its relative sd for 10,000 draws is .85 % at a = 4, less at the others; four.
     worth = (2 * precision - 1) / precision**2
-    np.testing.assert_allclose(found.effective / 10_000, worth, rtol=0.05)
+    np.testing.assert_allclose(found.effective / 10_000, worth, rtol=0.034)
     second = found.weights @ found.draws**2
     # The relative sd of a mean square is sqrt(2 / effective); four of them.
     np.testing.assert_allclose(
@@ -123,7 +124,8 @@ def test_what_cannot_be_weighed():
     plain, target = sampler_of(networks.AffineMap(2)), normal(1.0)
     noisy = sampler_of(networks.AffineMap(2), noise=0.1)
     folding = sampler_of(networks.MixtureMap(3, 8, 1, 2, key=KEY))
-    for sampler in (noisy, folding):
+    line = sampler_of(networks.MixtureMap(2, 8, 1, 2, key=KEY))
+    for sampler in (noisy, folding, line):
         assert not sampler.has_density
         with pytest.raises(UsageError, match="adds noise or has a network that may"):
             pf.weigh(KEY, target, sampler)

@@ -82,9 +82,9 @@ def weigh(
     Args:
         key: random key; the draws are those of `sampler.sample(key, n)`.
         target: a target with a log density; each draw costs one evaluation.
-        sampler: one whose own density is known, as that of the default `fit` is where
-            it kept its KL stage, and those of `methods.Transport`, `Flow` and
-            `Gaussian`.
+        sampler: one whose own density is known: of the default `fit` where it kept its
+            KL stage, and of `methods.Transport`, both in more than one dimension; of
+            `Flow` and `Gaussian`.
         n: how many draws.
     """
     key = as_key(key)
@@ -96,7 +96,8 @@ def weigh(
     if not sampler.has_density:
         raise UsageError(
             "weigh needs a sampler whose own density is known, and this one adds noise "
-            "or has a network that may fold; train it with methods.Transport()."
+            "or has a network that may fold; in more than one dimension train it with "
+            "methods.Transport()."
         )
     if sampler.structure != target.structure:
         raise UsageError(

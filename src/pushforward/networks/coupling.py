@@ -103,7 +103,7 @@ class CouplingMap(AbstractNetwork):
             t, b = self._bend(x, *this)
             y = x * jnp.exp(t) + b
             still, (mask, weights) = jax.lax.stop_gradient((x, this))
-            # Compiled, the same pass as the one above.
+            # The same pass once more, for the compiler to merge.
             (t, b), pull = jax.vjp(lambda x: self._bend(x, mask, weights), still)
             score = jnp.exp(-t) * score
             changed = (1 - mask) * score

@@ -94,8 +94,8 @@ class MixtureMap(AbstractDensityNetwork):
 
     @property
     def is_injective(self) -> bool:
-        """Coupling layers are; a residual map of several coordinates may fold."""
-        return isinstance(self.map, CouplingMap) or self.out_size == 1
+        """Coupling layers are, whatever their weights; a residual map may fold."""
+        return isinstance(self.map, CouplingMap)
 
     def with_log_density(
         self, z: Float[Array, " i"]
