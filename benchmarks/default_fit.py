@@ -71,7 +71,7 @@ def measure(name, count, seed):
         "sliced_w2_ratio": w.ratio,
         "sliced_w2_bound_ratio": w.bound / w.exact,
         "sliced_w2_at_floor": w.at_floor,
-        "dft_chosen": float(fitted.history["dft_chosen"][-1]),
+        "dft_chosen": float(fitted.history.rows[-1].get("dft_chosen", 0.0)),
     }
     sides = {"mog2": (jnp.eye(2)[0], 0.5), "modes40": (jnp.asarray(WAY), 0.3)}
     if name in sides:

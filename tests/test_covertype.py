@@ -204,10 +204,18 @@ def test_rows_looked_at():
     target = model.posterior(rows(1000))
     count = 7 + 5 * 16
     method = pf.methods.KSD(steps=5, batch_size=16).resolve(target, "cpu")
-    whitened = row_evaluations(count, method, target)
+    whitened = row_evaluations(count, {"ksd"}, method, target)
     assert whitened == 7 * 800 + 5 * 16 * 500 * 2
     plain = pf.methods.KSD(steps=5, batch_size=16, whiten=False).resolve(target, "cpu")
-    assert row_evaluations(count, plain, target) == 7 * 800 + 5 * 16 * 500
+    assert row_evaluations(count, {"ksd"}, plain, target) == 7 * 800 + 5 * 16 * 500
+    # A recipe that stopped at its screen looked at all rows there, and then no more.
+    recipe = pf.methods.Recipe(steps=22, batch_size=16).resolve(target, "cpu")
+    first, screen = recipe.stages()[:2]
+    first = first.resolve(target, "cpu")
+    steps = first.steps * first.evaluations * first.minibatches
+    count = 7 + steps + screen.evaluations
+    found = row_evaluations(count, {"transport", "screen"}, recipe, target)
+    assert found == (7 + screen.evaluations) * 800 + steps * 500 * 2
 
 
 @pytest.mark.once
@@ -297,7 +305,8 @@ class TestTraining:
         def fit_many(keys, target, method, *, watch, **options):
             whitening, structure = Whitening.identity(56), target.structure
             sampler = pf.Sampler(AffineMap(56), whitening, jnp.zeros(()), structure)
-            history = History([watch(step, sampler, target) for step in (1, 2)])
+            rows = [{"stage": "ksd", **watch(n, sampler, target)} for n in (1, 2)]
+            history = History(rows)
             return [
                 pf.Fit(sampler, f"fit {i}", history, {}, True, 1, 1.0, interrupted)
                 for i in range(len(keys))

@@ -237,7 +237,8 @@ class Bench:
         if any(fit.interrupted for fit in fits):
             # What is half trained is no result.
             raise KeyboardInterrupt
-        rows = [row_evaluations(fit.evaluations, method, target) for fit in fits]
+        run = set(fits[0].history["stage"])
+        rows = [row_evaluations(f.evaluations, run, method, target) for f in fits]
         seconds = spent - compiled.seconds - looking
         samplers = [fit.sampler for fit in fits]
         cell: dict[str, Any] = {
@@ -253,7 +254,8 @@ class Bench:
             "status": fits[0].status,
             "statuses": [fit.status for fit in fits],
         }
-        chosen = [r["dft_chosen"] for r in fits[0].history.rows if "dft_chosen" in r]
+        decisions = ("dft_tried", "dft_chosen")
+        chosen = [r[k] for r in fits[0].history.rows for k in decisions if k in r]
         # NaN where the choice was skipped, its numbers not being finite.
         if chosen and np.isfinite(chosen[-1]):
             cell["dft_chosen"] = bool(chosen[-1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Collection
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +27,7 @@ from pushforward.experiments.covertype_settings import (
 )
 from pushforward.experiments.data import Classification
 from pushforward.methods.base import AbstractMethod
-from pushforward.methods.recipe import Choose
+from pushforward.methods.recipe import Choose, Screen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,19 +122,24 @@ def run_classic(
 
 
 def row_evaluations(
-    evaluations: int, method: AbstractMethod, target: pf.MinibatchTarget
+    evaluations: int,
+    run: Collection[str],
+    method: AbstractMethod,
+    target: pf.MinibatchTarget,
 ) -> int:
     """How often a fit with so many evaluations of the target looked at a row of data.
 
-    The first look, and the recipe's choice at its end, see all rows; a step sees a
-    minibatch for every point, twice with the control variate.
+    The first look, and the recipe's decisions, see all rows; a step sees a minibatch
+    for every point, twice with the control variate. Only the stages in `run` count.
     """
     seen = looks = 0
     centred = getattr(method, "whiten", True)
     for stage in method.stages():
+        if type(stage).__name__.lower() not in run:
+            continue
         stage = stage.resolve(target, jax.default_backend())
         count = (stage.steps or 0) * stage.evaluations * stage.minibatches
-        whole = isinstance(stage, Choose)
+        whole = isinstance(stage, Screen | Choose)
         seen += count * (target.size if whole else target.batch_size * (1 + centred))
         looks += count
     return seen + max(evaluations - looks, 0) * target.size

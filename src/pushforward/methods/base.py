@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
 from pushforward.sampler import Sampler
@@ -90,6 +90,13 @@ class AbstractTask(eqx.Module):
     @abc.abstractmethod
     def result(self, target: Any, state: State) -> Any:
         """What has been learnt so far."""
+
+    def settled(self, state: State) -> Bool[Array, ""]:
+        """Whether nothing is left to the stages after this one, asked at its end.
+
+        They are left out if that holds for every seed.
+        """
+        return jnp.zeros((), bool)
 
 
 class AbstractMethod(AbstractTask):

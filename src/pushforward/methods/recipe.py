@@ -3,10 +3,14 @@
 1. Look at the target and whiten it (`whitening.look`).
 2. Reverse KL, the robust objective: with the exact entropy (`Transport`); where the
    target is a score that knows noise levels, through a score network (`KL`).
-3. DFT from the same sampler.
-4. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
+3. Done, where the KSD U-statistic of fresh draws is not two standard errors above 0,
+   the mean of exact draws: DFT could win nothing that step 5 would see.
+4. DFT from the same sampler.
+5. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
    the target loses weight significantly and the KSD U-statistic falls by more than two
-   standard errors. The decision is recorded in the history.
+   standard errors.
+
+Both decisions are recorded in the history.
 """
 
 import functools
@@ -15,9 +19,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from pushforward.diagnostics.ksd import stein_kernel
 from pushforward.errors import UsageError
 from pushforward.methods.alternating import AlternatingState
 from pushforward.methods.base import (
@@ -28,8 +31,8 @@ from pushforward.methods.base import (
     fill_in,
     replace,
 )
-from pushforward.methods.common import fit_mixture
 from pushforward.methods.dft import DFT
+from pushforward.methods.judging import draw, length_scale, lost_weight, u_statistics
 from pushforward.methods.kl import KL
 from pushforward.methods.transport import Transport
 from pushforward.sampler import Sampler
@@ -66,8 +69,8 @@ class Recipe(AbstractMethod):
         return fill_in(
             self,
             {
-                # A tenth more, for DFT.
-                "steps": stage.steps * 10 // 9 + 1,
+                # A tenth more, for DFT, and one for each decision.
+                "steps": stage.steps * 10 // 9 + 2,
                 "batch_size": stage.batch_size,
                 "width": stage.width,
                 "first": first,
@@ -76,7 +79,7 @@ class Recipe(AbstractMethod):
 
     def stages(self) -> tuple[AbstractMethod, ...]:
         polish = self.steps // 10
-        main = max(self.steps - polish - 1, 1)
+        main = max(self.steps - polish - 2, 1)
         first = _FIRST[self.first](
             steps=main, batch_size=self.batch_size, width=self.width
         )
@@ -89,8 +92,10 @@ class Recipe(AbstractMethod):
             score_warmup=polish // 2,
         )
         # The number of steps is not part of what is compiled.
-        polished = Polish(before=replace(first, steps=None), trial=trial, steps=polish)
-        return first, polished, Choose(before=replace(polished, steps=None))
+        before = replace(first, steps=None)
+        polished = Polish(before=before, trial=trial, steps=polish)
+        chosen = Choose(before=replace(polished, steps=None))
+        return first, Screen(before=before), polished, chosen
 
     def init(self, key, target, steps, previous=None):
         return self.stages()[0].init(key, target, steps)
@@ -109,11 +114,68 @@ _FIRST = {
 }
 
 
+class ScreenState(eqx.Module):
+    """Where the first stage stopped, and whether its draws leave something to win."""
+
+    first: Any
+    wanting: Bool[Array, ""]
+
+    @property
+    def look(self) -> Look:
+        """The first look."""
+        return self.first.look
+
+
+class Screen(AbstractMethod):
+    """Asks fresh draws of the first stage whether DFT has anything to win."""
+
+    before: AbstractMethod
+    steps: AutoInt = 1
+    batch_size: AutoInt = 1024
+    sets: int = 16
+
+    @property
+    def evaluations(self) -> int:
+        return self.sets * self.batch_size
+
+    def resolve(self, target: AbstractTarget, platform: str) -> "Screen":
+        before = replace(self.before.resolve(target, platform), steps=None)
+        return replace(self, before=before)
+
+    def stages(self) -> tuple[AbstractMethod, ...]:
+        return (self,)
+
+    def init(self, key, target, steps, previous=None) -> ScreenState:
+        return ScreenState(previous, jnp.ones((), bool))
+
+    def step(self, key, target, state):
+        sampler = self.sampler(target, state)
+        x, s = draw(key, target, state.look, sampler, self.sets, self.batch_size)
+        u = u_statistics(x, s, length_scale(s))
+        mean, error = jnp.mean(u), jnp.std(u) / self.sets**0.5
+        # Not a number is no reason to stop.
+        wanting = ~(mean <= 2 * error)
+        info = {
+            "ksd_kl": mean,
+            "ksd_kl_error": error,
+            "dft_tried": wanting.astype(jnp.float32),
+        }
+        return ScreenState(state.first, wanting), info
+
+    def settled(self, state) -> Bool[Array, ""]:
+        return ~state.wanting
+
+    def sampler(self, target, state) -> Sampler:
+        return self.before.sampler(target, state.first)
+
+
 class PolishState(eqx.Module):
     """The first stage's sampler, kept, and the one in training."""
 
     kept: Sampler
     trial: AlternatingState
+    # Of many seeds, one that has nothing to win waits for the others.
+    wanting: Bool[Array, ""]
 
     @property
     def look(self) -> Look:
@@ -145,21 +207,18 @@ class Polish(AbstractMethod):
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)
 
-    def init(self, key, target, steps, previous=None) -> PolishState:
-        kept = self.before.sampler(target, previous)
-        return PolishState(kept, self.trial.init(key, target, steps, previous))
+    def init(self, key, target, steps, previous: Any = None) -> PolishState:
+        kept = self.before.sampler(target, previous.first)
+        trial = self.trial.init(key, target, steps, previous.first)
+        return PolishState(kept, trial, previous.wanting)
 
     def step(self, key, target, state):
         trial, info = self.trial.step(key, target, state.trial)
-        return PolishState(state.kept, trial), info
+        return PolishState(state.kept, trial, state.wanting), info
 
     def sampler(self, target, state) -> Sampler:
         # Not yet chosen: the safe one.
         return state.kept
-
-    def candidates(self, target, state: Any) -> tuple[Sampler, Sampler, Look]:
-        """The kept sampler, the trained one, and the look they share."""
-        return state.kept, self.trial.sampler(target, state.trial), state.trial.look
 
 
 class ChooseState(eqx.Module):
@@ -168,6 +227,7 @@ class ChooseState(eqx.Module):
     kept: Sampler
     trial: Sampler
     look: Look
+    wanting: Bool[Array, ""]
     take_trial: Bool[Array, ""]
 
 
@@ -189,33 +249,28 @@ class Choose(AbstractMethod):
     def stages(self) -> tuple[AbstractMethod, ...]:
         return (self,)
 
-    def init(self, key, target, steps, previous=None) -> ChooseState:
-        kept, trial, look = self.before.candidates(target, previous)
-        return ChooseState(kept, trial, look, jnp.zeros((), bool))
+    def init(self, key, target, steps, previous: Any = None) -> ChooseState:
+        trial = self.before.trial.sampler(target, previous.trial)
+        return ChooseState(
+            previous.kept, trial, previous.look, previous.wanting, jnp.zeros((), bool)
+        )
 
     def step(self, key, target, state):
         draw_key, mixture_key = jax.random.split(key)
-        view = state.look.view(target)
-        from_target = state.look.whitening.from_target
         # Both samplers have one structure: stacked, they are one program.
         pair = jax.tree.map(lambda a, b: jnp.stack([a, b]), state.kept, state.trial)
-
-        def one_set(both):
-            sampler, key = both
-            draw_key, noise_key = jax.random.split(key)
-            x = jax.vmap(from_target)(sampler.block(draw_key, self.batch_size))
-            if target.sigma_range is not None:
-                # Its score is that of noisy points.
-                noise = jax.random.normal(noise_key, x.shape, x.dtype)
-                x = x + target.sigma_range[0] * noise
-            return u_statistic(x, jax.vmap(view.score)(x)), x
-
-        def all_sets(both):
-            sampler, keys = both
-            return jax.lax.map(lambda key: one_set((sampler, key)), keys)
-
-        keys = jax.random.split(draw_key, (2, self.sets))
-        (u_kept, u_trial), (kept, trial) = jax.lax.map(all_sets, (pair, keys))
+        x, s = jax.lax.map(
+            lambda both: draw(
+                both[0], target, state.look, both[1], self.sets, self.batch_size
+            ),
+            (jax.random.split(draw_key), pair),
+        )
+        # One unit for both.
+        scale = length_scale(s)
+        u_kept, u_trial = jax.lax.map(
+            lambda both: u_statistics(both[0], both[1], scale), (x, s)
+        )
+        kept, trial = x
         gain = u_kept - u_trial
         mean = jnp.mean(gain)
         error = jnp.std(gain) / self.sets**0.5
@@ -226,7 +281,8 @@ class Choose(AbstractMethod):
             trial.reshape(-1, target.dim),
         )
         take = (mean > 2 * error) & (lost < 4.0) & jnp.all(jnp.isfinite(trial))
-        new = ChooseState(state.kept, state.trial, state.look, take)
+        take = take & state.wanting
+        new = eqx.tree_at(lambda s: s.take_trial, state, take)
         info = {
             "ksd_kl": jnp.mean(u_kept),
             "ksd_dft": jnp.mean(u_trial),
@@ -240,32 +296,3 @@ class Choose(AbstractMethod):
         return jax.tree.map(
             lambda a, b: jnp.where(state.take_trial, b, a), state.kept, state.trial
         )
-
-
-def u_statistic(x: Float[Array, "n d"], s: Float[Array, "n d"]) -> Float[Array, ""]:
-    """The KSD U-statistic, dense: for the few draws of one compiled decision."""
-    rows = jax.vmap(
-        lambda x1, s1: jax.vmap(lambda x2, s2: stein_kernel(x1, x2, s1, s2))(x, s)
-    )(x, s)
-    n = x.shape[0]
-    return (jnp.sum(rows) - jnp.trace(rows)) / (n * (n - 1))
-
-
-def lost_weight(
-    key, reference: Float[Array, "r d"], kept: Float[Array, "n d"],
-    trial: Float[Array, "n d"], *, cells: int = 8,
-) -> Float[Array, ""]:  # fmt: skip
-    """How much weight the worst-hit part of the target lost, in standard errors.
-
-    The parts are the cells of a mixture fitted to the reference.
-    """
-    _, means, _ = fit_mixture(key, reference, cells, sweeps=5)
-
-    def shares(x):
-        distances = jnp.sum((x[:, None] - means[None]) ** 2, axis=-1)
-        return jnp.mean(jax.nn.one_hot(jnp.argmin(distances, axis=1), cells), axis=0)
-
-    before, after = shares(kept), shares(trial)
-    n = kept.shape[0]
-    pooled = jnp.clip(0.5 * (before + after), 1e-6, 1.0)
-    return jnp.max((before - after) / jnp.sqrt(2 * pooled * (1 - pooled) / n + 1e-12))

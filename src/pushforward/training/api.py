@@ -110,6 +110,7 @@ def fit(
         stored = directory.read_config()
         method, config = configs.reconcile(stored, method, key, target, marks)
         if config != stored:
+            configs.require_extensible(method, directory.read_position())
             directory.write_config(config)
     else:
         method = _resolve(method, target, quick=steps is None)

@@ -124,6 +124,17 @@ def reconcile(
     return method, config
 
 
+def require_extensible(method: AbstractMethod, position: dict[str, Any] | None) -> None:
+    """Refuses more steps once the first of several stages has made its share."""
+    if position is None or len(method.stages()) == 1:
+        return
+    if position["stage"] > 0 or position["finished"]:
+        raise FileError(
+            "This run's method has several stages and the first is done, so it cannot "
+            "be given more steps; leave their number as it was, or start a new run."
+        )
+
+
 def _close(a: float, b: float) -> bool:
     # Another device rounds differently; an edited density differs by much more.
     if math.isnan(a) or math.isnan(b):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from pushforward.errors import FileError, UnfinishedWarning
+from pushforward.errors import UnfinishedWarning
 from pushforward.methods.base import AbstractTask, extend, replace
 from pushforward.sampler import Sampler
 from pushforward.targets.several import several
@@ -154,11 +154,6 @@ class _Run:
         progress = self.directory.read_state(skeleton)
         planned = int(self.stages[stage].steps or 0)
         if planned != position["steps"]:
-            if position["finished"] and len(self.stages) > 1:
-                raise FileError(
-                    "This run is finished, and its method has several stages, so it "
-                    "cannot be extended; start a new one."
-                )
             progress = eqx.tree_at(
                 lambda p: p.state, progress, extend(progress.state, planned)
             )
@@ -191,14 +186,22 @@ class _Run:
             progress = self._train(stage, progress, interrupted)
             method = self.stages[stage]
             done = int(progress.step) >= int(method.steps or 0)
-            last = stage + 1 == len(self.stages)
             stuck = int(np.min(np.asarray(progress.streak))) >= PATIENCE
-            self._save(stage, progress, finished=done and last and not stuck)
-            if stuck or interrupted.is_set() or (done and last):
-                return self._outcome(stage, progress, stuck=stuck)
+            finished = done and not stuck and self._is_last(stage, progress)
+            self._save(stage, progress, finished=finished)
+            if stuck or finished or interrupted.is_set():
+                return self._outcome(stage, progress, finished=finished, stuck=stuck)
             progress = self._begin(stage + 1, progress.state)
             stage += 1
             self._save(stage, progress)
+
+    def _is_last(self, stage: int, progress: Progress) -> bool:
+        """Whether no stage follows this one, or none of them has anything to do."""
+        if stage + 1 == len(self.stages):
+            return True
+        ask = self.stages[stage].settled
+        ask = jax.vmap(ask) if self.key.shape else ask
+        return bool(np.all(np.asarray(ask(progress.state))))
 
     def _train(self, stage: int, progress: Progress, interrupted) -> Progress:
         method = self.stages[stage]
@@ -297,7 +300,9 @@ class _Run:
         looks = 0 if look is None else np.asarray(look.evaluations)
         return tuple(int(seen) + steps for seen in np.atleast_1d(looks))
 
-    def _outcome(self, stage: int, progress: Progress, *, stuck: bool) -> Outcome:
+    def _outcome(
+        self, stage: int, progress: Progress, *, finished: bool, stuck: bool
+    ) -> Outcome:
         result = self._result(stage, progress)
         made = sum(int(s.steps or 0) for s in self.stages[:stage]) + int(progress.step)
         streaks = tuple(np.atleast_1d(np.asarray(progress.streak)).tolist())
@@ -313,12 +318,12 @@ class _Run:
             failure = self._explain(result, made)
             common |= {"statuses": (failure,) * seeds, "failure": failure}
             return Outcome(finished=False, **common)
-        if made < self.total:
+        if not finished:
             status = f"Stopped by Ctrl-C after {made} of {self.total} steps; "
             status += self._kept()
             common |= {"statuses": (status,) * seeds, "interrupted": True}
             return Outcome(finished=False, **common)
-        status = f"Finished {self.total} steps in {self.seconds:.0f} s."
+        status = f"Finished {made} steps in {self.seconds:.0f} s."
         skipped = np.atleast_1d(np.asarray(progress.skipped)).tolist()
         statuses = tuple(status + _skipping(count) for count in skipped)
         return Outcome(statuses=statuses, finished=True, **common)
