@@ -60,7 +60,7 @@ def measure(name, count, seed):
         "seed": seed,
         "fit_seconds": round(seconds, 1),
         "status": fitted.status,
-        "steps": fitted.config["method"]["steps"],
+        "steps": fitted.history.steps,
         "ksd_u": u.mean,
         "ksd_u_error": u.error,
         "ksd_u_exact": u.exact,

@@ -56,6 +56,11 @@ def test_it_shows_both_ends_and_says_where_the_rest_is(history):
     assert repr(history) == "<History of 102 rows (transport, choose); print it>"
 
 
+def test_steps_are_those_of_all_stages(history):
+    assert history.steps == 900 + 1
+    assert History([]).steps == 0
+
+
 def test_short_and_odd_ones():
     assert str(History([])) == "0 rows; all are in history.rows."
     assert str(History(FIRST[:6])).count("\n") == 9

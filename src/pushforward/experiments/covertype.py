@@ -248,7 +248,7 @@ class Bench:
                 rows,
                 seconds,
                 len(fits),
-                steps=steps,
+                steps=fits[0].history.steps,
                 compile_seconds=rounded(compiled.seconds),
             ),
             "status": fits[0].status,

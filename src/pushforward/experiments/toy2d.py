@@ -177,8 +177,9 @@ class Bench:
         for i, name in enumerate(group.targets):
             own = fits[i * group.seeds : (i + 1) * group.seeds]
             seconds = {"seconds": own[0].seconds, "compile_seconds": compiled.seconds}
+            made = own[0].history.steps
             record = self._records(
-                group, name, steps=steps, together=len(fits), **seconds
+                group, name, steps=made, together=len(fits), **seconds
             )
             yield name, self._trained(group, name, own, record)
 

@@ -24,6 +24,12 @@ class History:
         """The names of all columns, in the order in which they first appear."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
+    @property
+    def steps(self) -> int:
+        """How many steps were made, over all stages."""
+        last = {row.get("stage"): row["step"] for row in self.rows if "step" in row}
+        return sum(last.values())
+
     def __len__(self) -> int:
         return len(self.rows)
 
