@@ -46,11 +46,9 @@ FIVE_STEPS = 30_000
 # What is known about rows of the paper's settings that are not the paper's.
 PAPER_NOTES = f"""The paper gives neither sigma nor how many steps of the score it makes
 for one of the sampler: "paper" makes one, "paper, 5 scores" five ({FIVE_STEPS:,}
-times), to tell whether that is what keeps it from settling. The lowest and the highest
-KSD of the last evaluations tell a sampler that goes up and down to the end from one
-that is slow."""
-# The settings of neural samplers that the tables show. The paper does not say how many
-# steps of the score it makes for one of the sampler: "paper" makes one.
+times). The lowest and the highest KSD of the last evaluations tell a sampler that goes
+up and down to the end from one that is slow."""
+# The settings of neural samplers that the tables show.
 FIVE = "paper, 5 scores"
 NEURAL = ("ours", "paper", FIVE)
 CLASSIC_STEPS = (50, 100, 200, 500)

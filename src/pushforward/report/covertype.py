@@ -344,12 +344,14 @@ def _race(results: Results) -> str:
     price = ess["seconds"] / ess["value"]
     ours, theirs = 1e-2 * micro, 1e4 * price
     paid = records.get("break_even")
-    sentence = (
-        f"Training took {records['row_evaluations']['seconds']:.1f} s; it has paid for "
-        f"itself after {paid['value']:,.0f} effective draws."
-        if paid
-        else "A draw costs no less than NUTS': training is never paid back."
-    )
+    took = f"Training took {records['row_evaluations']['seconds']:.1f} s"
+    if paid is None:
+        sentence = "A draw costs no less than NUTS': training is never paid back."
+    elif paid["value"] == 0:
+        sentence = f"{took}, less than NUTS' warm-up."
+    else:
+        after = f"{paid['value']:,.0f} effective draws"
+        sentence = f"{took}; it has paid for itself after {after}."
     return f"""## 10,000 draws
 
 Of the trained default recipe: {ours:.4f} s. 10,000 effective draws of NUTS

@@ -21,7 +21,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def plus_minus(value: float | None, spread: float | None, digits: int = 3) -> str:
-    """`value ± spread`."""
+    """`value ± spread`; where there is no value, there is no spread."""
+    if value is None:
+        return number(None)
     return f"{number(value, digits)} ± {number(spread, digits)}"
 
 
