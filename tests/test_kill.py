@@ -29,7 +29,7 @@ fit = pf.fit(
 print(fit.status)
 """
 
-# Ten in all. The recipe has two stages to be killed in.
+# Ten in all. The recipe has several stages to be killed in.
 KILLS = {"dft": 3, "kl": 3, "recipe": 4}
 
 

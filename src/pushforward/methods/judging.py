@@ -31,8 +31,8 @@ def draw(
 def length_scale(s: Float[Array, "*many d"]) -> Float[Array, " d"]:
     """The width of a mode in each coordinate, from the median size of its score.
 
-    One for a standard normal. In these units the kernel sees a narrow mode, and no few
-    large scores drown the rest.
+    One for a standard normal. In these units the kernel, whose own is one, sees a mode
+    that is much narrower than the whole.
     """
     size = jnp.nanmedian(jnp.abs(s.reshape(-1, s.shape[-1])), axis=0) / 0.6745
     return 1 / jnp.where(size > 0, size, 1.0)
@@ -55,7 +55,9 @@ def lost_weight(
 ) -> Float[Array, ""]:  # fmt: skip
     """How much weight the worst-hit part of the target lost, in standard errors.
 
-    The parts are the cells of a mixture fitted to the reference.
+    The parts are the cells of a mixture fitted to the reference. What `trial` lacks
+    beside `kept` it has lost only if it lacks it beside the reference too: otherwise it
+    has put right what `kept` had too much of.
     """
     _, means, _ = fit_mixture(key, reference, cells, sweeps=5)
 
@@ -63,7 +65,12 @@ def lost_weight(
         distances = jnp.sum((x[:, None] - means[None]) ** 2, axis=-1)
         return jnp.mean(jax.nn.one_hot(jnp.argmin(distances, axis=1), cells), axis=0)
 
-    before, after = shares(kept), shares(trial)
-    n = kept.shape[0]
-    pooled = jnp.clip(0.5 * (before + after), 1e-6, 1.0)
-    return jnp.max((before - after) / jnp.sqrt(2 * pooled * (1 - pooled) / n + 1e-12))
+    after = shares(trial)
+
+    def lacking(x):
+        before = shares(x)
+        pooled = jnp.clip(0.5 * (before + after), 1e-6, 1.0)
+        rate = 1 / x.shape[0] + 1 / trial.shape[0]
+        return (before - after) / jnp.sqrt(pooled * (1 - pooled) * rate + 1e-12)
+
+    return jnp.max(jnp.minimum(lacking(kept), lacking(reference)))

@@ -4,7 +4,7 @@
 2. Reverse KL, the robust objective: with the exact entropy (`Transport`); where the
    target is a score that knows noise levels, through a score network (`KL`).
 3. Done, where the KSD U-statistic of fresh draws is not two standard errors above 0,
-   the mean of exact draws: DFT could win nothing that step 5 would see.
+   the mean of exact draws: DFT could win little that step 5 would see.
 4. DFT from the same sampler.
 5. DFT's result replaces KL's only if, on fresh draws used for nothing else, no part of
    the target loses weight significantly and the KSD U-statistic falls by more than two

@@ -139,12 +139,14 @@ never sees modes: the sliced W2 and the weights do.
 def fit_many(result: dict[str, Any]) -> str:
     """Many seeds in one program."""
     n = result["seeds"]
+    made = [f"{result[k]:,}" for k in ("steps_1", f"steps_{n}") if k in result]
+    steps = f" Steps: {' and '.join(made)}." if made else ""
     return f"""## {n} seeds beside one
 
 `benchmarks/fit_many.py`; {_where(result)}. The default recipe on `{result["target"]}`,
 compiled beforehand: one seed {result["seconds_1"]} s, {n} seeds
 {result[f"seconds_{n}"]} s, a ratio of **{result["ratio"]}**. With compilation:
-{result["first_seconds_1"]} s and {result[f"first_seconds_{n}"]} s.
+{result["first_seconds_1"]} s and {result[f"first_seconds_{n}"]} s.{steps}
 """
 
 

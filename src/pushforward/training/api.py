@@ -35,7 +35,7 @@ class Fit:
         status: how training ended, a sentence.
         history: a table of what was measured during training.
         config: plain names and numbers that say exactly what was run.
-        finished: whether all steps were made.
+        finished: whether training came to its end.
         evaluations: how often the target was evaluated, the first look included.
         seconds: how long training took, compilation included.
         interrupted: whether Ctrl-C ended it.
@@ -78,7 +78,8 @@ def fit(
         batch_size: replaces the method's batch size.
         out: a directory for the run, which makes it resumable.
         resume: go on with the run in `out` (or start it, where there is none yet). Only
-            a larger number of steps may differ.
+            a larger number of steps may differ, and for a method of several stages, as
+            the default is, only before the first is done.
         progress: show a progress bar (plain lines without a terminal).
         throw: raise if training breaks down; otherwise return what was reached.
         spec: where the target comes from, remembered in the config.

@@ -128,7 +128,7 @@ def require_extensible(method: AbstractMethod, position: dict[str, Any] | None) 
     """Refuses more steps once the first of several stages has made its share."""
     if position is None or len(method.stages()) == 1:
         return
-    if position["stage"] > 0 or position["finished"]:
+    if position["stage"] > 0 or position["step"] >= position["steps"]:
         raise FileError(
             "This run's method has several stages and the first is done, so it cannot "
             "be given more steps; leave their number as it was, or start a new run."

@@ -26,7 +26,7 @@ class History:
 
     @property
     def steps(self) -> int:
-        """How many steps were made, over all stages."""
+        """How many steps were made, over all stages, when the last row was written."""
         last = {row.get("stage"): row["step"] for row in self.rows if "step" in row}
         return sum(last.values())
 

@@ -191,17 +191,21 @@ class _Run:
             self._save(stage, progress, finished=finished)
             if stuck or finished or interrupted.is_set():
                 return self._outcome(stage, progress, finished=finished, stuck=stuck)
-            progress = self._begin(stage + 1, progress.state)
+            progress = _inherit(self._begin(stage + 1, progress.state), progress)
             stage += 1
             self._save(stage, progress)
 
     def _is_last(self, stage: int, progress: Progress) -> bool:
-        """Whether no stage follows this one, or none of them has anything to do."""
+        """Whether no stage follows this one, or none of them has anything to do.
+
+        A seed that is frozen has nothing to do either.
+        """
         if stage + 1 == len(self.stages):
             return True
         ask = self.stages[stage].settled
         ask = jax.vmap(ask) if self.key.shape else ask
-        return bool(np.all(np.asarray(ask(progress.state))))
+        frozen = np.asarray(progress.streak) >= PATIENCE
+        return bool(np.all(np.asarray(ask(progress.state)) | frozen))
 
     def _train(self, stage: int, progress: Progress, interrupted) -> Progress:
         method = self.stages[stage]
@@ -349,6 +353,14 @@ class _Run:
             f"Training stopped after {made} steps: the last {PATIENCE} were not "
             f"finite; {reason}."
         )
+
+
+def _inherit(progress: Progress, before: Progress) -> Progress:
+    """The start of a stage: seeds that were frozen in the one before stay so."""
+    streak = jnp.where(before.streak >= PATIENCE, before.streak, progress.streak)
+    return eqx.tree_at(
+        lambda p: (p.skipped, p.streak), progress, (before.skipped, streak)
+    )
 
 
 def warn_if_interrupted(outcome: Outcome) -> None:

@@ -32,7 +32,7 @@ class Trained:
         status: how training ended, a sentence.
         history: a table of what was measured during training.
         config: plain names and numbers that say exactly what was run.
-        finished: whether all steps were made.
+        finished: whether training came to its end.
         seconds: how long training took, compilation included.
         interrupted: whether Ctrl-C ended it.
     """
