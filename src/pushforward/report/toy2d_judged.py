@@ -212,8 +212,8 @@ def _score_steps(results: Results) -> str:
         replays.append(not any(worse(r) for r in scores))
     modes = " and ".join(number(weight, 4) for weight in weights)
     decides = (
-        """So it is the number of score steps that decides whether DFT with these settings
-gives the paper's figures.
+        """So it is the number of score steps that decides whether DFT with these
+settings gives the paper's figures.
 """
         if replays == [False, True]
         else ""
