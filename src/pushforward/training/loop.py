@@ -75,6 +75,14 @@ def begin(
     return Progress(state, zero, sums, zeros, zeros, zeros)
 
 
+def inherit(progress: Progress, before: Progress, patience: int) -> Progress:
+    """The start of a stage: seeds that were frozen in the one before stay so."""
+    streak = jnp.where(before.streak >= patience, before.streak, progress.streak)
+    return eqx.tree_at(
+        lambda p: (p.skipped, p.streak), progress, (before.skipped, streak)
+    )
+
+
 @eqx.filter_jit
 def advance(
     method: AbstractTask,

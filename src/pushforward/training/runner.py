@@ -1,12 +1,10 @@
 """The host side of a run: stages, chunks, reports, checkpoints, Ctrl-C."""
 
-import contextlib
 import dataclasses
-import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -21,7 +19,15 @@ from pushforward.sampler import Sampler
 from pushforward.targets.several import several
 from pushforward.training.blame import blame
 from pushforward.training.display import Display
-from pushforward.training.loop import Progress, advance, begin, means, stage_key
+from pushforward.training.interruptions import interruptions
+from pushforward.training.loop import (
+    Progress,
+    advance,
+    begin,
+    inherit,
+    means,
+    stage_key,
+)
 from pushforward.training.rundir import RunDirectory
 
 # This many non-finite steps in a row end a run.
@@ -98,7 +104,7 @@ def run(
     """
     run = _Run(key, targets, method, directory, shown, checkpoint_seconds)
     run.watch, run.watch_every = watch, watch_every
-    with _interruptions() as interrupted:
+    with interruptions() as interrupted:
         return run.go(interrupted)
 
 
@@ -191,7 +197,8 @@ class _Run:
             self._save(stage, progress, finished=finished)
             if stuck or finished or interrupted.is_set():
                 return self._outcome(stage, progress, finished=finished, stuck=stuck)
-            progress = _inherit(self._begin(stage + 1, progress.state), progress)
+            fresh = self._begin(stage + 1, progress.state)
+            progress = inherit(fresh, progress, PATIENCE)
             stage += 1
             self._save(stage, progress)
 
@@ -355,14 +362,6 @@ class _Run:
         )
 
 
-def _inherit(progress: Progress, before: Progress) -> Progress:
-    """The start of a stage: seeds that were frozen in the one before stay so."""
-    streak = jnp.where(before.streak >= PATIENCE, before.streak, progress.streak)
-    return eqx.tree_at(
-        lambda p: (p.skipped, p.streak), progress, (before.skipped, streak)
-    )
-
-
 def warn_if_interrupted(outcome: Outcome) -> None:
     """Tells the caller of `fit` or `train` that the result is half trained."""
     if outcome.interrupted:
@@ -387,24 +386,3 @@ def _next_chunk(chunk: int, made: int, spent: float) -> int:
     """A chunk that takes about CHUNK_SECONDS, growing at most tenfold at a time."""
     rate = made / max(spent, 1e-6)
     return max(1, min(int(rate * CHUNK_SECONDS), 10 * chunk))
-
-
-@contextlib.contextmanager
-def _interruptions() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; the second Ctrl-C interrupts as usual."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handle(number, frame):
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
