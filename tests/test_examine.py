@@ -14,6 +14,7 @@ import pytest
 from jax.scipy.stats import cauchy, gamma, norm
 
 from pushforward.errors import DensityError
+from pushforward.networks import EnergyResNet
 from pushforward.targets import (
     MinibatchTarget,
     NoiseConditionalTarget,
@@ -23,7 +24,7 @@ from pushforward.targets import (
     constrained,
 )
 from pushforward.targets.constraints import KINDS, REMEDY
-from pushforward.targets.examine import examine, fingerprint, require
+from pushforward.targets.examine import examine, fingerprint, require, resembles
 
 KEY = jax.random.key(0)
 
@@ -341,6 +342,27 @@ def test_fingerprint_tells_densities_apart():
     np.testing.assert_allclose(
         np.reshape(score, (3, 4))[:, 1:], np.reshape(marks, (3, 4))[:, 1:], rtol=1e-5
     )
+
+
+def network_score(compute, factor=1.0):
+    """The score of a small energy model of images: convolutions there and back."""
+    network = EnergyResNet(8, 4, compute, 1, key=KEY)
+    slope = jax.grad(lambda x: network(x)[0])
+    return NoiseConditionalTarget(
+        lambda x, sigma: factor * slope(x) / sigma, dim=64, sigma_range=(0.5, 1.0)
+    )
+
+
+def test_a_target_resembles_itself_however_it_is_rounded():
+    half, single = network_score("bfloat16"), network_score("float32")
+    marks, others = fingerprint(half), fingerprint(single)
+    # Some numbers of a score are near zero: their own relative error says nothing.
+    assert not np.allclose(marks, others, rtol=0.02, atol=1e-4)
+    assert resembles(half, marks, others)
+    assert not resembles(half, marks, fingerprint(network_score("bfloat16", 1.05)))
+    assert not resembles(single, others, marks)
+    assert not resembles(single, others, fingerprint(network_score("float32", 1.01)))
+    assert not resembles(single, others, others[:-1])
 
 
 def complain(x):

@@ -262,13 +262,9 @@ def _target(arguments: Check) -> "AbstractTarget":
 
 
 def _require_same(target: "AbstractTarget", before: list[float], name: str) -> None:
-    import numpy as np
+    from pushforward.targets.examine import fingerprint, resembles
 
-    from pushforward.targets.examine import fingerprint
-
-    now = fingerprint(target)
-    # Another device rounds differently; an edited density differs by much more.
-    if len(now) != len(before) or not np.allclose(now, before, rtol=1e-3, atol=1e-4):
+    if not resembles(target, fingerprint(target), before):
         raise UsageError(
             f"{name} is no longer the density this run was trained for; to check the "
             "sampler against it all the same, name it with --target."

@@ -15,6 +15,11 @@ from pushforward.targets.constraints import REMEDY
 from pushforward.targets.functions import Piece
 from pushforward.targets.probing import Seen, evaluate
 
+# How far apart two roundings to `bfloat16` of one score may be: five units of its last
+# place, 2^-8, since many roundings add up. That of the energy model of digits differs
+# from its value in 32 bits by less than one.
+_HALF = 0.02
+
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
@@ -76,6 +81,33 @@ def fingerprint(target: AbstractTarget) -> list[float]:
     # Finite numbers, so that they can be stored as JSON and compared.
     table = np.nan_to_num(table.astype(np.float64), posinf=1e308, neginf=-1e308)
     return table.ravel().tolist()
+
+
+def resembles(target: AbstractTarget, marks: list[float], others: list[float]) -> bool:
+    """Whether two fingerprints, one of them of this target, are of the same target.
+
+    Another device, or another program for the same convolution, rounds differently; an
+    edited density differs by much more. In 16 bits the numbers of one score are rounded
+    by about as much as its largest one is.
+    """
+    if len(marks) != len(others):
+        return False
+    a, b = (np.asarray(m, float).reshape(-1, 1 + target.dim) for m in (marks, others))
+    if not _in_half_precision(target):
+        return np.allclose(a, b, rtol=1e-3, atol=1e-4)
+    # Values stand first in a row, and have a size of their own.
+    size = np.abs(a[:, 1:]).max(axis=1, keepdims=True)
+    size = np.concatenate([np.abs(a[:, :1]), np.tile(size, target.dim)], axis=1)
+    return bool(np.all(np.abs(a - b) <= _HALF * size))
+
+
+def _in_half_precision(target: AbstractTarget) -> bool:
+    """Whether the program of the target has numbers of 16 bits in it."""
+    level = _levels(target)[0]
+    origin = jnp.zeros(target.dim, float)
+    program = jax.make_jaxpr(lambda x: target.score(x, sigma=level))(origin)
+    # So both kinds, `float16` and `bfloat16`, are written there.
+    return "f16[" in str(program)
 
 
 def _levels(target: AbstractTarget) -> list[float] | list[None]:

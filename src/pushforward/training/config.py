@@ -1,7 +1,6 @@
 """What a run's config holds, and which changes a resume accepts."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from pushforward.methods import REGISTRY, AbstractMethod
 from pushforward.methods.base import replace
 from pushforward.sampler import FORMAT
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.examine import resembles
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -103,9 +103,7 @@ def reconcile(
             f"This run was started in {stored['precision']} and cannot go on in "
             f"{jnp.result_type(float)}; set JAX_ENABLE_X64 as it was."
         )
-    before = stored["target"]["fingerprint"]
-    same = stored["target"]["dim"] == target.dim and len(before) == len(marks)
-    if not same or not all(map(_close, before, marks)):
+    if not resembles(target, marks, stored["target"]["fingerprint"]):
         raise FileError(
             "The target is not the one this run was started with (its log density or "
             "score differs at the points compared); choose another directory."
@@ -133,10 +131,3 @@ def require_extensible(method: AbstractMethod, position: dict[str, Any] | None) 
             "This run's method has several stages and the first is done, so it cannot "
             "be given more steps; leave their number as it was, or start a new run."
         )
-
-
-def _close(a: float, b: float) -> bool:
-    # Another device rounds differently; an edited density differs by much more.
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4)
