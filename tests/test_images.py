@@ -9,6 +9,7 @@ import pytest
 import pushforward as pf
 from pushforward import methods
 from pushforward.errors import UsageError
+from pushforward.methods.codes import weight_loss
 from pushforward.networks import (
     EnergyResNet,
     Generator,
@@ -164,14 +165,16 @@ def test_an_image_sampler_is_trained_saved_and_loaded(tmp_path):
     method = methods.DFT(
         shape="image", width=8, score_width=8, depth=2, latent=4, batch_size=2, steps=3,
         score_steps=1, score_warmup=0, w1=0.0, particles=8, sigma_power=3.0,
-        antithetic=False,
+        antithetic=False, codes=2, weigh_codes=True,
     )  # fmt: skip
+    assert method.resolve(target, "cpu").evaluations == 3
     fit = pf.fit(KEY, target, method, progress=False, out=tmp_path / "run")
     assert fit.finished and fit.config["method"]["compute"] == "float32"
     network = fit.sampler.network
     assert isinstance(network, Generator)
     # The statistics are those of its own layers, not where they started.
     assert not np.allclose(network.norms[0].variance, 1.0)
+    assert network.logits is not None and network.logits.any()
     draws = fit.sampler.sample(jax.random.key(1), 5)
     assert draws.shape == (5, 1024)
     assert (draws >= 0).all() and (draws <= 1).all()
@@ -241,6 +244,78 @@ def test_a_generator_that_jumps():
     assert np.abs(plain(middle + step) - plain(middle - step)).max() < 1e-3
 
 
+def test_codes_with_weights():
+    """The last latent number picks a code by its weight, and does nothing else."""
+    made = Generator(3, 8, codes=2, weighted=True, key=KEY)
+    logits = jnp.log(jnp.asarray([0.8, 0.2], jnp.float32))
+    made = eqx.tree_at(lambda n: n.logits, made, logits)
+    # The 80 % point of N(0, 1) is .8416: there one code ends and the other begins.
+    points = [[0.1, 0.2, u] for u in (-3.0, 0.84, 0.85, 3.0)]
+    z = jnp.asarray(points, jnp.float32)
+    assert jax.vmap(made.code)(z).tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(
+        jax.vmap(made.log_weight)(z), np.log([0.8, 0.8, 0.2, 0.2]), rtol=1e-5
+    )
+    images = jax.vmap(made)(z)
+    np.testing.assert_array_equal(images[0], images[1])
+    np.testing.assert_array_equal(images[2], images[3])
+    assert np.abs(images[1] - images[2]).max() > 0.01
+    alike = Generator(3, 8, codes=2, key=KEY)
+    np.testing.assert_allclose(alike.log_weight(z[0]), np.log(0.5), rtol=1e-6)
+
+
+def two_bumps(w, sigma, distance=2.0):
+    """Log density and score of two normals of one width in the plane, at weight w."""
+    centres = jnp.asarray([[0.0, 0.0], [distance, 0.0]], jnp.float32)
+
+    def log_density(x):
+        exponents = -jnp.sum((x[None] - centres) ** 2, axis=1) / (2 * sigma**2)
+        return jax.nn.logsumexp(exponents, b=jnp.asarray([1 - w, w], jnp.float32))
+
+    return centres, log_density, jax.grad(log_density)
+
+
+def test_the_gradient_of_the_weights_of_codes():
+    """Against quadrature, where each code makes one point: a mixture of two normals."""
+    sigma, w, v, n = 0.8, 0.3, 0.6, 200_000
+    centres, log_p, score = two_bumps(w, sigma)
+    _, log_q, target = two_bumps(v, sigma)
+    # r = log p - log q depends on the first coordinate alone.
+    grid = np.linspace(-8, 10, 4001)
+    points = jnp.asarray(np.stack([grid, 0 * grid], axis=1), jnp.float32)
+    r = np.asarray(jax.vmap(log_p)(points) - jax.vmap(log_q)(points), np.float64)
+
+    def mean(centre):
+        weight = np.exp(-0.5 * ((grid - centre) / sigma) ** 2)
+        return np.sum(weight * r) / np.sum(weight)
+
+    exact = w * (1 - w) * (mean(2.0) - mean(0.0))
+
+    made = Generator(3, 8, codes=2, weighted=True, key=KEY)
+    logits = jnp.log(jnp.asarray([1 - w, w], jnp.float32))
+    made = eqx.tree_at(lambda n: n.logits, made, logits)
+    z_key, key = jax.random.split(jax.random.key(1))
+    z = jax.random.normal(z_key, (n, 3), jnp.float32)
+    x0 = centres[jax.vmap(made.code)(z)]
+    level = jnp.asarray(sigma, jnp.float32)
+
+    def gradient(score):
+        def loss(logits):
+            network = eqx.tree_at(lambda n: n.logits, made, logits)
+            return weight_loss(key, network, z, x0, score, target, level)
+
+        return np.asarray(jax.grad(loss)(logits))
+
+    # Of n / 2 pairs 42 % are of two codes. Each then counts half of its rise, which is
+    # at most the steepest slope of r times the distance, 2.
+    steepest = np.abs(np.gradient(r, grid)).max()
+    error = steepest * (0.42 / (n / 2)) ** 0.5
+    np.testing.assert_allclose(gradient(score), [-exact, exact], atol=4 * error)
+    assert abs(exact) > 40 * error
+    # Where the weights are right, every draw says so.
+    np.testing.assert_allclose(gradient(target), 0.0, atol=1e-6)
+
+
 def test_more_codes_than_latent_numbers():
     with pytest.raises(UsageError, match="5 codes need as many latent numbers"):
         Generator(4, 8, codes=5, key=KEY)
@@ -259,6 +334,18 @@ def test_codes_that_cannot_be(wrong):
     method = methods.DFT(steps=2, batch_size=2, **wrong)
     with pytest.raises(UsageError, match="codes are for shape='image'"):
         pf.fit(KEY, target, method, progress=False)
+
+
+@pytest.mark.parametrize("wrong", [{"codes": 0}, {"codes": 2, "levels": False}])
+def test_weights_of_codes_that_cannot_be_learnt(wrong):
+    levels = wrong.pop("levels", True)
+    smooth = pf.NoiseConditionalTarget(
+        lambda x, sigma: -x / sigma**2, dim=1024, sigma_range=(0.3, 3.0)
+    )
+    target = smooth if levels else pf.ScoreTarget(lambda x: -x, 1024)
+    method = methods.DFT(shape="image", weigh_codes=True, **wrong)
+    with pytest.raises(UsageError, match="weigh_codes needs codes, and a target that"):
+        method.resolve(target, "cpu")
 
 
 @pytest.mark.parametrize("make", [methods.KSD, methods.SteinGAN, methods.SteinCritic])

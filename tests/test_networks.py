@@ -87,6 +87,7 @@ DESCRIPTIONS = [
         "width": 8,
         "compute": "float32",
         "codes": 2,
+        "weighted": True,
     },
     {
         "kind": "EnergyResNet",

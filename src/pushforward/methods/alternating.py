@@ -7,7 +7,6 @@ weights of `s` are frozen). Objectives differ in one function: `DFT`, `KL`.
 
 import abc
 import functools
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -27,7 +26,9 @@ from pushforward.methods.base import (
     average,
     fill_in,
 )
+from pushforward.methods.codes import weight_loss
 from pushforward.methods.common import (
+    Field,
     Schedule,
     ScoreModel,
     Shape,
@@ -43,14 +44,13 @@ from pushforward.methods.levels import BOUNDS, choose_bounds, draw_levels
 from pushforward.networks import (
     AbstractBatchNetwork,
     AbstractNetwork,
+    Generator,
     with_statistics,
 )
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitened
 from pushforward.whitening import Look
-
-Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 
 
 class AlternatingState(eqx.Module):
@@ -71,7 +71,8 @@ class AbstractAlternating(AbstractMethod):
     The sampler is a network of the `shape` "residual" (a multi-layer perceptron that
     starts at the normal), "plain" (the paper's), "mixture" (of the Gaussians of the
     first look; `latent` is the dimension and one) or "image" (transposed convolutions
-    to 32 by 32 pixels). That of images may have `codes`: see `networks.Generator`.
+    to 32 by 32 pixels). That of images may have `codes`: see `networks.Generator`. With
+    `weigh_codes` it learns how likely they are, at the highest noise level.
 
     For a target that knows the noise level, every point has a level of its own, drawn
     log-uniformly. Score steps draw it from `sigma_min` to `sigma_max` (the target's
@@ -87,6 +88,7 @@ class AbstractAlternating(AbstractMethod):
     shape: eqx.AbstractVar[Shape]
     latent: eqx.AbstractVar[AutoInt]
     codes: eqx.AbstractVar[int]
+    weigh_codes: eqx.AbstractVar[bool]
     activation: eqx.AbstractVar[str]
     noise_scale: eqx.AbstractVar[AutoFloat]
     score_steps: eqx.AbstractVar[int]
@@ -143,11 +145,16 @@ class AbstractAlternating(AbstractMethod):
 
     @property
     def evaluations(self) -> int:
-        return self.batch_size * (2 if self.antithetic else 1)
+        more = self.batch_size // 2 if self.weigh_codes else 0
+        return self.batch_size * (2 if self.antithetic else 1) + more
 
     def resolve(self, target: AbstractTarget, platform: str):
         fast = platform != "cpu"
         image = self.shape == "image"
+        if self.weigh_codes and not (self.codes and target.is_noise_conditional):
+            raise UsageError(
+                "weigh_codes needs codes, and a target that knows noise levels."
+            )
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")
         given = {name: getattr(self, name) for name in BOUNDS}
@@ -202,6 +209,7 @@ class AbstractAlternating(AbstractMethod):
                 scale=1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5,
                 particles=seen.particles,
                 codes=self.codes,
+                weigh=self.weigh_codes,
                 compute=self.compute,
                 key=network_key,
             )
@@ -310,7 +318,8 @@ class AbstractAlternating(AbstractMethod):
         All of the objective's dependence on the sampler is through its draws.
         """
         z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
-        x0, seen = in_training(network, self._latents(z_key, network))
+        z = self._latents(z_key, network)
+        x0, seen = in_training(network, z)
         bounds = self.sampler_sigma_min, self.sampler_sigma_max
         levels = self._noise_levels(level_key, target, bounds)
         eps = jax.random.normal(noise_key, x0.shape, NETWORK_DTYPE)
@@ -354,7 +363,19 @@ class AbstractAlternating(AbstractMethod):
         else:
             in_axes = (0, 0, 0, None, None)
             gradients, gaps = jax.vmap(one, in_axes)(frozen, eps, levels, None, None)
-        return jnp.mean(jnp.sum(gradients * x0, axis=1)), (jnp.mean(gaps), seen)
+        loss = jnp.mean(jnp.sum(gradients * x0, axis=1))
+        if isinstance(network, Generator) and network.weighted:
+            level = jnp.asarray(self.sampler_sigma_max, NETWORK_DTYPE)
+            loss += weight_loss(
+                a_key,
+                network,
+                z,
+                frozen,
+                at_level(score, level),
+                lambda x: narrow(view.score(widen(x), sigma=level)),
+                level,
+            )
+        return loss, (jnp.mean(gaps), seen)
 
     def sampler(self, target, state) -> Sampler:
         # A plain target is fitted by g(z) + sigma eps; a smoothed one by g(z) itself.

@@ -30,6 +30,8 @@ from pushforward.whitening import Look, look
 Shape = Literal["residual", "plain", "mixture", "image"]
 Schedule = Literal["cosine", "constant"]
 
+Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
+
 # Gaussians in the base of a mixture map.
 COMPONENTS = 16
 
@@ -45,6 +47,7 @@ def new_map(
     scale: float = 1.0,
     particles: Float[Array, "n d"] | None = None,
     codes: int = 0,
+    weigh: bool = False,
     compute: Compute = "float32",
     key: PRNGKeyArray,
 ) -> AbstractNetwork:
@@ -53,7 +56,7 @@ def new_map(
     A residual one starts at the standard normal (times `scale`); a mixture at the
     particles of the first look; a plain one, the multi-layer perceptron of the paper,
     wherever its random weights put it, and so does the generator of an image, which
-    may have `codes`.
+    may have `codes`, all as likely or with weights to be learnt (`weigh`).
     """
     if codes and (shape != "image" or not 2 <= codes <= latent):
         raise UsageError(
@@ -62,7 +65,7 @@ def new_map(
             f"shape={shape!r}."
         )
     if shape == "image":
-        network = Generator(latent, width, compute, codes, key=key)
+        network = Generator(latent, width, compute, codes, weigh, key=key)
         if network.out_size != dim:
             raise UsageError(
                 f"shape='image' makes images of {network.out_size} pixels, and the "

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pushforward.errors import UsageError
-from pushforward.methods.alternating import AbstractAlternating, Field
+from pushforward.methods.alternating import AbstractAlternating
 from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
-from pushforward.methods.common import Schedule, Shape
+from pushforward.methods.common import Field, Schedule, Shape
 from pushforward.scores import Estimator, divergence
 
 Form = Literal["denoising", "simplified", "divergence"]
@@ -32,6 +32,7 @@ class DFT(AbstractAlternating):
     shape: Shape = "residual"
     latent: AutoInt = AUTO
     codes: int = 0
+    weigh_codes: bool = False
     activation: str = "silu"
     noise_scale: AutoFloat = AUTO
     score_steps: int = 4

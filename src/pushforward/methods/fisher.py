@@ -25,6 +25,7 @@ class Fisher(AbstractAlternating):
     shape: Shape = "residual"
     latent: AutoInt = AUTO
     codes: int = 0
+    weigh_codes: bool = False
     activation: str = "silu"
     noise_scale: AutoFloat = 0.0
     score_steps: int = 4

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pushforward.methods.alternating import AbstractAlternating, Field
+from pushforward.methods.alternating import AbstractAlternating
 from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
-from pushforward.methods.common import Schedule, Shape
+from pushforward.methods.common import Field, Schedule, Shape
 from pushforward.scores import Estimator
 
 
@@ -21,6 +21,7 @@ class KL(AbstractAlternating):
     shape: Shape = "residual"
     latent: AutoInt = AUTO
     codes: int = 0
+    weigh_codes: bool = False
     activation: str = "silu"
     noise_scale: AutoFloat = AUTO
     score_steps: int = 4

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.errors import FileError
 
@@ -47,6 +47,13 @@ class AbstractDensityNetwork(AbstractNetwork):
 def normal_log_density(z: Float[Array, " i"]) -> Float[Array, ""]:
     """The log density of N(0, I)."""
     return jnp.sum(jax.scipy.stats.norm.logpdf(z))
+
+
+def pick(logits: Float[Array, " k"], u: Float[Array, ""]) -> Int[Array, ""]:
+    """The one of several that `u` ~ N(0, 1) picks, by weights softmax(`logits`)."""
+    edges = jnp.cumsum(jax.nn.softmax(logits))
+    # The last edge is 1 up to rounding: leaving it out keeps the index in range.
+    return jnp.sum(jax.scipy.stats.norm.cdf(u) > edges[:-1]).astype(jnp.int32)
 
 
 class AbstractBatchNetwork(AbstractNetwork):

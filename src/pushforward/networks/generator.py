@@ -6,10 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import UsageError
-from pushforward.networks.base import AbstractBatchNetwork
+from pushforward.networks.base import AbstractBatchNetwork, pick
 from pushforward.networks.layers import BatchNorm, Compute, UpConv
 
 
@@ -22,16 +23,20 @@ class Generator(AbstractBatchNetwork):
 
     A continuous map of a normal is connected: between two kinds of image it makes
     images of neither. With `codes`, the largest of the first so many latent numbers
-    chooses one of as many inputs on top of them, and the map may jump.
+    chooses one of as many inputs on top of them, and the map may jump. All codes are
+    then as likely; if they are `weighted`, the last latent number picks one by weights
+    softmax(`logits`), and has no other part in the image.
     """
 
     layers: tuple[UpConv, ...]
     norms: tuple[BatchNorm, ...]
+    logits: Float[Array, " k"] | None
     in_size: int = eqx.field(static=True)
     out_size: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     compute: Compute = eqx.field(static=True)
     codes: int = eqx.field(static=True)
+    weighted: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class Generator(AbstractBatchNetwork):
         width: int = 1024,
         compute: Compute = "float32",
         codes: int = 0,
+        weighted: bool = False,
         *,
         key: PRNGKeyArray,
     ):
@@ -47,7 +53,8 @@ class Generator(AbstractBatchNetwork):
             raise UsageError(
                 f"{codes} codes need as many latent numbers, and there are {in_size}."
             )
-        sizes = [in_size + codes, width, width // 2, width // 4, 1]
+        first = in_size + codes - weighted
+        sizes = [first, width, width // 2, width // 4, 1]
         keys = jax.random.split(key, 4)
         self.layers = tuple(
             UpConv(a, b, 2 if i else 4, compute=compute, key=keys[i])
@@ -55,14 +62,29 @@ class Generator(AbstractBatchNetwork):
         )
         self.norms = tuple(BatchNorm(size) for size in sizes[1:-1])
         self.in_size, self.out_size = in_size, 32 * 32
-        self.width, self.compute, self.codes = width, compute, codes
+        self.logits = jnp.zeros(codes, NETWORK_DTYPE) if weighted else None
+        self.width, self.compute = width, compute
+        self.codes, self.weighted = codes, weighted
+
+    def code(self, z: Float[Array, " i"]) -> Int[Array, ""]:
+        """The code that a latent point chooses."""
+        if self.logits is None:
+            return jnp.argmax(z[: self.codes]).astype(jnp.int32)
+        return pick(self.logits, z[-1])
+
+    def log_weight(self, z: Float[Array, " i"]) -> Float[Array, ""]:
+        """The log probability of the code that a latent point chooses."""
+        if self.logits is None:
+            return -jnp.log(jnp.asarray(self.codes, z.dtype))
+        return jax.nn.log_softmax(self.logits)[self.code(z)]
 
     def _coded(self, z: Float[Array, " i"]) -> Float[Array, " j"]:
         if not self.codes:
             return z
-        code = jax.nn.one_hot(jnp.argmax(z[: self.codes]), self.codes, dtype=z.dtype)
+        code = jax.nn.one_hot(self.code(z), self.codes, dtype=z.dtype)
+        rest = z[:-1] if self.weighted else z
         # As long a vector as the latent numbers are.
-        return jnp.concatenate([z, self.in_size**0.5 * code])
+        return jnp.concatenate([rest, self.in_size**0.5 * code])
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
         """One image, by the running statistics."""

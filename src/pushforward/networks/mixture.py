@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
-from pushforward.networks.base import AbstractDensityNetwork
+from pushforward.networks.base import AbstractDensityNetwork, pick
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mlp import ResidualMap
 
@@ -61,10 +61,7 @@ class MixtureMap(AbstractDensityNetwork):
 
     def component(self, u: Float[Array, ""]) -> Int[Array, ""]:
         """The component that the latent number `u` ~ N(0, 1) picks."""
-        edges = jnp.cumsum(jax.nn.softmax(self.logits))
-        # The last edge is 1 up to rounding: leaving it out keeps the index in range.
-        level = jax.scipy.stats.norm.cdf(u)
-        return jnp.sum(level > edges[:-1]).astype(jnp.int32)
+        return pick(self.logits, u)
 
     def base(self, c: Int[Array, ""], z: Float[Array, " d"]) -> Float[Array, " d"]:
         """The point of component `c` at the latent `z`."""
