@@ -242,6 +242,7 @@ class TestSettings:
         expected |= {f"{m}|ours" for m in ("classifier", "energy", "schedule", "small")}
         expected |= {"dft_l2|ours", "dft_l2|paper", "dft_minus|ours", "dft|ours"}
         expected |= {"kl|ours", "dft_l2|no codes", "dft_l2|levels alike"}
+        expected |= {"dft_l2|weights learnt"}
         assert names == expected
         assert settings.paper("langevin|250 steps") == (0.8455, 9.54)
         assert settings.paper("dft_l2|ours") == (0.0012, 12.07)
@@ -477,6 +478,43 @@ def test_the_page_says_what_earlier_settings_scored():
     assert "chosen by FID to the same test images" in claims
     line = "FID 9.50 ± 0.25, digits from .50 to 1.25 of their share (in haste)."
     assert f"- {group.label}: {line}" in claims
+    assert "how far trainings differ" not in claims
+    cell["earlier"][0]["same"] = True
+    assert "how far trainings differ" in report.page(results)
+
+
+def test_the_page_says_where_more_steps_of_langevin_score_worse():
+    groups = {g.name: g for g in settings.groups(settings.scale("full"))}
+    results = Results("mnist", "full", Path("mnist.json"), {})
+    short, long = groups["langevin|250 steps"], groups["langevin|2000 steps"]
+    results.cells[short.name] = invented(short, 3.0)
+    # Twice the sd of the difference is .71.
+    for fid, said in ((2.0, False), (3.5, False), (4.0, True)):
+        results.cells[long.name] = invented(long, fid)
+        assert ("**not** the ceiling" in report.page(results)) is said
+
+
+def test_the_words_of_the_readme():
+    """What it says of two trainings of two generators, and of their speed."""
+    found = read(Path(__file__).parents[1] / "results" / "mnist.json", "mnist")
+    rival = found.find(method="langevin", setting="200 steps", metric="fid")
+    held, seconds = {}, "seconds_batch"
+    alone = found.find(method="langevin", setting="200 steps", metric=seconds)
+    assert rival is not None and alone is not None
+    for name in ("small|ours", "dft_l2|ours"):
+        cell = found.cells[name]
+        now = {r["metric"]: r for r in cell["records"]}
+        (past,) = (row for row in cell["earlier"] if row.get("same"))
+        held[name] = [
+            report.below(fid, rival) is True and low >= 1 / 1.5 and high <= 1.5
+            for fid, low, high in (
+                (now["fid"], now["digit_low"]["value"], now["digit_high"]["value"]),
+                ({**past, "value": past["fid"]}, past["digit_low"], past["digit_high"]),
+            )
+        ]
+        # Its own time was taken while others ran, and is no less than alone.
+        assert alone["value"] / now[seconds]["value"] > 300
+    assert held == {"small|ours": [True, True], "dft_l2|ours": [False, True]}
 
 
 def test_the_page_names_what_was_trained_with_other_settings():

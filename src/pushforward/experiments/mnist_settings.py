@@ -27,6 +27,7 @@ _PAPER = {
     "dft_l2|ours": (0.0012, 12.07),
     "dft_l2|no codes": (0.0012, 12.07),
     "dft_l2|levels alike": (0.0012, 12.07),
+    "dft_l2|weights learnt": (0.0012, 12.07),
     "dft_l2|paper": (0.0012, 12.07),
 }
 
@@ -155,8 +156,9 @@ def groups(scale: Scale) -> list[Group]:
 def generators(width: int, small: int, **sizes: Any) -> dict[str, Group]:
     """The one-step samplers: four objectives, a small one, the paper's settings.
 
-    And the first one without codes, or with levels that count alike, which tells what
-    these are worth. `sizes` replaces fields of `methods.for_images`.
+    And the first one without codes, with levels that count alike, or with codes whose
+    weights are learnt, which tells what these are worth. `sizes` replaces fields of
+    `methods.for_images`.
     """
     common = {
         "width": width,
@@ -183,6 +185,7 @@ def generators(width: int, small: int, **sizes: Any) -> dict[str, Group]:
         Group("dft_l2", "ours", l2),
         Group("dft_l2", "no codes", replace(l2, codes=0)),
         Group("dft_l2", "levels alike", replace(l2, sigma_power=3.0)),
+        Group("dft_l2", "weights learnt", replace(l2, weigh_codes=True)),
         Group("dft_minus", "ours", replace(l2, w1=MINUS)),
         Group("dft", "ours", replace(l2, w1=1.0)),
         Group("kl", "ours", methods.for_images(methods.KL, **common)),

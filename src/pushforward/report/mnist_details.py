@@ -47,9 +47,13 @@ def labels(results: Results) -> dict[str, str]:
 
 def earlier(results: Results) -> str:
     """What other settings scored before: these were chosen by the same figure."""
-    known, lines = labels(results), []
+    known, lines, again = labels(results), [], ""
     for name, cell in sorted(results.cells.items()):
         for past in cell.get("earlier", []):
+            if past.get("same"):
+                again = (
+                    "Those of the same settings say **how far trainings differ**."
+                )
             lines.append(
                 f"- {known[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, "
                 f"digits from {number(past['digit_low'], 2)} to "
@@ -62,6 +66,7 @@ def earlier(results: Results) -> str:
 The settings were chosen by FID to the same test images, as Langevin's schedule was: by
 shorter runs, and after these at full length, with the same seed, whose figures were
 taken over from earlier files of the same command.
+{again}
 
 {listed}
 """
@@ -107,7 +112,8 @@ def setup(results: Results) -> str:
   {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
 - "ours": the largest of the first {n} latent numbers chooses one of {n} codes, which
   the generator gets beside the latent numbers, so that it may jump from one digit
-  to another ("no codes": without); {batch}, learning rates of
+  to another ("no codes": without; "weights learnt": codes are not all as likely, but
+  as the scores at the highest noise level say); {batch}, learning rates of
   {ours.learning_rate:g}{falling}, averaged weights,
   at first {ours.score_warmup} steps of the score alone.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full

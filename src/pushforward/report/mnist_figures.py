@@ -29,7 +29,13 @@ COLOURS = {
     "kl": "#3f8f4f",
     "small": "#7f9fc8",
 }
-STYLES = {"ours": "-", "no codes": "--", "levels alike": "-.", "paper": ":"}
+STYLES = {
+    "ours": "-",
+    "no codes": "--",
+    "levels alike": "-.",
+    "weights learnt": (0, (6, 1)),
+    "paper": ":",
+}
 _GREY = "#555555"
 
 
