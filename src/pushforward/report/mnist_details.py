@@ -51,9 +51,7 @@ def earlier(results: Results) -> str:
     for name, cell in sorted(results.cells.items()):
         for past in cell.get("earlier", []):
             if past.get("same"):
-                again = (
-                    "Those of the same settings say **how far trainings differ**."
-                )
+                again = "Those of the same settings say **how far trainings differ**."
             lines.append(
                 f"- {known[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, "
                 f"digits from {number(past['digit_low'], 2)} to "
