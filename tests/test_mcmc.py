@@ -8,6 +8,7 @@ import pytest
 import pushforward as pf
 from pushforward import mcmc
 from pushforward.errors import UsageError
+from pushforward.mcmc.spread import spread
 
 
 def test_refining_repairs_what_is_close():
@@ -42,6 +43,22 @@ def test_tempering_finds_both_modes():
     # Resampled particles are worth fewer: five sd of 500 independent ones.
     assert abs(share - 0.5) < 5 * 0.5 / 500**0.5
     assert int(run.evaluations) > 0 and int(run.ancestors) > 10
+
+
+def test_tempering_does_not_care_for_units():
+    """A correlated normal whose coordinates differ in size by a factor of a million."""
+    units, n = jnp.asarray(np.geomspace(1e-3, 1e3, 6), float), 2048
+    factor = jnp.eye(6) - 0.9 * jnp.eye(6, k=-1)
+    target = pf.Target(lambda x: -0.5 * jnp.sum((factor @ (x / units)) ** 2), dim=6)
+    run = jax.jit(lambda key: mcmc.explore(key, target, particles=n))(jax.random.key(0))
+    assert run.temperature == 1 and run.acceptance > 0.5
+    white = np.asarray(run.positions / units[None]) @ np.asarray(factor).T
+    # Resampled particles are worth a third of independent ones: four standard errors.
+    np.testing.assert_allclose(white.mean(axis=0), 0.0, atol=4 * (3 / n) ** 0.5)
+    np.testing.assert_allclose(white.std(axis=0), 1.0, atol=4 * (1.5 / n) ** 0.5)
+    # Points that agree in a coordinate have a covariance too.
+    _, covariance = spread(jnp.zeros((3, 2)).at[:, 0].set(jnp.arange(3.0)))
+    assert np.isfinite(np.linalg.cholesky(covariance)).all()
 
 
 def test_nuts_has_the_moments_of_a_gaussian():

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import stats
 
 from pushforward.mcmc.mala import mala
+from pushforward.mcmc.spread import spread
 from pushforward.targets.base import AbstractTarget, MinibatchTarget
 
 # Draws are evaluated in blocks of this size, so that their number compiles nothing.
@@ -103,10 +104,7 @@ def stir(
     preconditioned by the covariance of the points.
     """
     n, dim = positions.shape
-    centred = positions - jnp.mean(positions, axis=0)[None]
-    covariance = centred.T @ centred / n
-    ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
-    covariance = covariance + ridge * jnp.eye(dim)
+    _, covariance = spread(positions)
     largest = 0.8 * dim**-0.25
     kernel = blackjax.hmc.build_kernel()
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.mcmc.spread import spread
 from pushforward.targets.base import AbstractTarget
 
 
@@ -35,18 +36,15 @@ def mala(
     fixed from then on (after which the chain is exact).
     """
     n, dim = positions.shape
-    mean = jnp.mean(positions, 0)
-    centred = positions - mean[None]
-    covariance = centred.T @ centred / n
-    ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
-    factor = jnp.linalg.cholesky(covariance + ridge * jnp.eye(dim))
+    mean, covariance = spread(positions)
+    factor = jnp.linalg.cholesky(covariance)
     inverse = jnp.linalg.inv(factor)
 
     def log_density(u):
         return target.log_density(mean + factor @ u)
 
     kernel = blackjax.mala.build_kernel()
-    u = centred @ inverse.T
+    u = (positions - mean[None]) @ inverse.T
     start = jax.vmap(lambda v: blackjax.mala.init(v, log_density))(u)
     size0 = 0.5 * dim ** (-1 / 3) if step_size is None else step_size
     size0 = jnp.asarray(size0, positions.dtype)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward.mcmc.spread import spread
 from pushforward.targets.base import AbstractTarget
 
 
@@ -55,7 +56,7 @@ def tempered_smc(
         leapfrogs: leapfrog steps of one move.
         closing_rungs: rungs at temperature one, after it has been reached.
     """
-    n, dim = start.shape
+    n = start.shape[0]
     inverse = jnp.linalg.inv(factor)
     tiny = jnp.finfo(start.dtype).min / 1e3
 
@@ -82,13 +83,10 @@ def tempered_smc(
     )
 
     def parameters(key, particles, scale):
-        centred = particles - jnp.mean(particles, 0, keepdims=True)
-        covariance = centred.T @ centred / n
-        ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
-        spread = jnp.exp(jax.random.uniform(key, (n,), minval=-2.0, maxval=0.3))
+        sizes = jnp.exp(jax.random.uniform(key, (n,), minval=-2.0, maxval=0.3))
         return {
-            "step_size": (scale * spread).astype(start.dtype),
-            "inverse_mass_matrix": (covariance + ridge * jnp.eye(dim))[None],
+            "step_size": (scale * sizes).astype(start.dtype),
+            "inverse_mass_matrix": spread(particles)[1][None],
         }
 
     def rung(carry):
@@ -154,11 +152,8 @@ def explore(
         start_key, run_key = jax.random.split(jax.random.fold_in(key, i))
         z = jax.random.normal(start_key, (particles, dim))
         run = tempered_smc(run_key, target, mean[None] + z @ factor.T, mean, factor)
-        mean = jnp.mean(run.positions, axis=0)
-        centred = run.positions - mean[None]
-        covariance = centred.T @ centred / particles
-        ridge = 1e-6 * jnp.trace(covariance) / dim + 1e-12
-        factor = 1.5 * jnp.linalg.cholesky(covariance + ridge * jnp.eye(dim))
+        mean, covariance = spread(run.positions)
+        factor = 1.5 * jnp.linalg.cholesky(covariance)
         return (mean, factor), run
 
     start = (jnp.zeros(dim), start_scale * jnp.eye(dim))
