@@ -1,5 +1,6 @@
 """The engine: resuming, interrupting, skipping, tracing nothing twice."""
 
+import dataclasses
 import json
 import signal
 
@@ -170,6 +171,22 @@ def test_a_resume_refuses_every_other_change(target, tmp_path):
     refused(out, "not the one", key, edited, TINY_GAUSSIAN, resume=True)
     with pytest.raises(UsageError, match="needs out="):
         pf.fit(key, target, TINY_GAUSSIAN, resume=True, progress=False)
+
+
+def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
+    key, out = jax.random.key(3), tmp_path / "run"
+    pf.fit(key, target, TINY_DFT, out=out, progress=False)
+    file = out / "config.json"
+    config = json.loads(file.read_text())
+    del config["method"]["weigh_codes"]
+    file.write_text(json.dumps(config))
+    steps = TINY_DFT.steps + 4
+    longer = pf.fit(
+        key, target, TINY_DFT, steps=steps, out=out, resume=True, progress=False
+    )
+    assert longer.finished and longer.history["step"][-1] == steps
+    changed = dataclasses.replace(TINY_DFT, weigh_codes=True)
+    refused(out, "with weigh_codes=False", key, target, changed, resume=True)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "newer", "config"])

@@ -359,8 +359,8 @@ def test_a_target_resembles_itself_however_it_is_rounded():
     # Some numbers of a score are near zero: their own relative error says nothing.
     assert not np.allclose(marks, others, rtol=0.02, atol=1e-4)
     assert resembles(half, marks, others)
+    # The bound is 2 % of the largest number, which this edit changes by 5 %.
     assert not resembles(half, marks, fingerprint(network_score("bfloat16", 1.05)))
-    assert not resembles(single, others, marks)
     assert not resembles(single, others, fingerprint(network_score("float32", 1.01)))
     assert not resembles(single, others, others[:-1])
 

@@ -27,7 +27,6 @@ _PAPER = {
     "dft_l2|ours": (0.0012, 12.07),
     "dft_l2|no codes": (0.0012, 12.07),
     "dft_l2|levels alike": (0.0012, 12.07),
-    "dft_l2|weights learnt": (0.0012, 12.07),
     "dft_l2|paper": (0.0012, 12.07),
 }
 

@@ -2,7 +2,8 @@
 
 `x0 = g(z)`, `x = x0 + sigma eps`. A step trains the score network `s` on fresh draws a
 few times, then the sampler once, by the gradient of an objective through `x` alone (the
-weights of `s` are frozen). Objectives differ in one function: `DFT`, `KL`.
+weights of `s` are frozen). Objectives differ in one function: `DFT`, `KL`. How likely a
+generator's codes are is no matter of `x`: see `codes`.
 """
 
 import abc
@@ -72,7 +73,8 @@ class AbstractAlternating(AbstractMethod):
     starts at the normal), "plain" (the paper's), "mixture" (of the Gaussians of the
     first look; `latent` is the dimension and one) or "image" (transposed convolutions
     to 32 by 32 pixels). That of images may have `codes`: see `networks.Generator`. With
-    `weigh_codes` it learns how likely they are, at the highest noise level.
+    `weigh_codes` it learns how likely they are: whatever the objective, by the KL
+    divergence at `sampler_sigma_max`.
 
     For a target that knows the noise level, every point has a level of its own, drawn
     log-uniformly. Score steps draw it from `sigma_min` to `sigma_max` (the target's
@@ -151,9 +153,12 @@ class AbstractAlternating(AbstractMethod):
     def resolve(self, target: AbstractTarget, platform: str):
         fast = platform != "cpu"
         image = self.shape == "image"
-        if self.weigh_codes and not (self.codes and target.is_noise_conditional):
+        if self.weigh_codes and not (
+            self.codes and self.batch_size != 1 and target.is_noise_conditional
+        ):
             raise UsageError(
-                "weigh_codes needs codes, and a target that knows noise levels."
+                "weigh_codes needs codes, batches of at least two, and a target that "
+                "knows noise levels."
             )
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")
@@ -209,7 +214,7 @@ class AbstractAlternating(AbstractMethod):
                 scale=1.0 if noiseless else (1 - self.noise_scale**2) ** 0.5,
                 particles=seen.particles,
                 codes=self.codes,
-                weigh=self.weigh_codes,
+                weigh_codes=self.weigh_codes,
                 compute=self.compute,
                 key=network_key,
             )
@@ -315,9 +320,10 @@ class AbstractAlternating(AbstractMethod):
     def _sampler_loss(self, network, score, view: Whitened, target, key):
         """The surrogate `sum_i g_i . x_i`, `g_i` the objective's gradient at a point.
 
-        All of the objective's dependence on the sampler is through its draws.
+        All of the objective's dependence on the sampler is through its draws; that of
+        the codes' weights is added.
         """
-        z_key, level_key, noise_key, a_key, b_key = jax.random.split(key, 5)
+        z_key, level_key, noise_key, a_key, b_key, w_key = jax.random.split(key, 6)
         z = self._latents(z_key, network)
         x0, seen = in_training(network, z)
         bounds = self.sampler_sigma_min, self.sampler_sigma_max
@@ -367,7 +373,7 @@ class AbstractAlternating(AbstractMethod):
         if isinstance(network, Generator) and network.weighted:
             level = jnp.asarray(self.sampler_sigma_max, NETWORK_DTYPE)
             loss += weight_loss(
-                a_key,
+                w_key,
                 network,
                 z,
                 frozen,

@@ -20,7 +20,7 @@ def weight_loss(
     z: Float[Array, "n l"],
     x0: Float[Array, "n d"],
     score: Field,
-    target: Field,
+    target_score: Field,
     sigma: Float[Array, ""],
 ) -> Float[Array, ""]:
     """A surrogate whose gradient is that of the KL divergence by the codes' logits.
@@ -37,7 +37,8 @@ def weight_loss(
         E[r(x + sigma eps) - r(x' + sigma eps)] = E[(s(y) - s_q(y)) . (x - x')].
 
     That needs scores that are known between the draws: `sigma` should be so large that
-    modes overlap.
+    modes overlap. (The optimiser clips this gradient together with the network's, which
+    changes its length, not where it is zero on average.)
 
     Args:
         key: random key for the noise and the places between the draws.
@@ -45,7 +46,7 @@ def weight_loss(
         z: latent points, two or more.
         x0: what the network makes of them.
         score: the sampler's score at the noise level.
-        target: the target's.
+        target_score: the target's.
         sigma: the noise level.
     """
     n = x0.shape[0] // 2
@@ -54,7 +55,7 @@ def weight_loss(
     t = jax.random.uniform(t_key, (n, 1), NETWORK_DTYPE)
     eps = jax.random.normal(eps_key, way.shape, NETWORK_DTYPE)
     y = there + t * way + sigma * eps
-    gap = jax.vmap(lambda y: score(y) - target(y))(y)
+    gap = jax.vmap(lambda y: score(y) - target_score(y))(y)
     rise = jax.lax.stop_gradient(jnp.sum(gap * way, axis=1))
     logs = jax.vmap(network.log_weight)(z)
     return jnp.mean(rise * (logs[:n] - logs[n : 2 * n])) / 2

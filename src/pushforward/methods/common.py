@@ -47,7 +47,7 @@ def new_map(
     scale: float = 1.0,
     particles: Float[Array, "n d"] | None = None,
     codes: int = 0,
-    weigh: bool = False,
+    weigh_codes: bool = False,
     compute: Compute = "float32",
     key: PRNGKeyArray,
 ) -> AbstractNetwork:
@@ -56,7 +56,7 @@ def new_map(
     A residual one starts at the standard normal (times `scale`); a mixture at the
     particles of the first look; a plain one, the multi-layer perceptron of the paper,
     wherever its random weights put it, and so does the generator of an image, which
-    may have `codes`, all as likely or with weights to be learnt (`weigh`).
+    may have `codes`, all as likely or with weights to be learnt.
     """
     if codes and (shape != "image" or not 2 <= codes <= latent):
         raise UsageError(
@@ -65,7 +65,7 @@ def new_map(
             f"shape={shape!r}."
         )
     if shape == "image":
-        network = Generator(latent, width, compute, codes, weigh, key=key)
+        network = Generator(latent, width, compute, codes, weigh_codes, key=key)
         if network.out_size != dim:
             raise UsageError(
                 f"shape='image' makes images of {network.out_size} pixels, and the "
@@ -114,9 +114,7 @@ def new_score(
 ScoreModel = ScoreMLP | MLP | UNet
 
 
-def at_level(
-    model: ScoreModel, sigma: Any
-) -> Callable[[Float[Array, " d"]], Float[Array, " d"]]:
+def at_level(model: ScoreModel, sigma: Any) -> Field:
     """The score at this noise level, for a model that knows levels."""
     if isinstance(model, MLP):
         return lambda x: model(x)

@@ -53,6 +53,8 @@ class Generator(AbstractBatchNetwork):
             raise UsageError(
                 f"{codes} codes need as many latent numbers, and there are {in_size}."
             )
+        if weighted and codes < 2:
+            raise UsageError(f"There is nothing to weigh among {codes} codes.")
         first = in_size + codes - weighted
         sizes = [first, width, width // 2, width // 4, 1]
         keys = jax.random.split(key, 4)
@@ -73,9 +75,8 @@ class Generator(AbstractBatchNetwork):
         return pick(self.logits, z[-1])
 
     def log_weight(self, z: Float[Array, " i"]) -> Float[Array, ""]:
-        """The log probability of the code that a latent point chooses."""
-        if self.logits is None:
-            return -jnp.log(jnp.asarray(self.codes, z.dtype))
+        """The log probability of the code that a latent point picks, by weights."""
+        assert self.logits is not None
         return jax.nn.log_softmax(self.logits)[self.code(z)]
 
     def _coded(self, z: Float[Array, " i"]) -> Float[Array, " j"]:

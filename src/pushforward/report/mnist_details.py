@@ -1,10 +1,10 @@
-"""The end of the third experiment's page: what is missing or old, and what was set."""
+"""Parts of the third experiment's page: what was before, is missing, and was set."""
 
 from typing import Any
 
 from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.results import Results
-from pushforward.report.tables import not_run, number
+from pushforward.report.tables import not_run, number, table
 
 
 def missing(results: Results) -> str:
@@ -46,28 +46,75 @@ def labels(results: Results) -> dict[str, str]:
 
 
 def earlier(results: Results) -> str:
-    """What other settings scored before: these were chosen by the same figure."""
-    known, lines, again = labels(results), [], ""
+    """What was scored before: with other settings, and with the same ones."""
+    known, others, same = labels(results), [], []
     for name, cell in sorted(results.cells.items()):
         for past in cell.get("earlier", []):
-            if past.get("same"):
-                again = "Those of the same settings say **how far trainings differ**."
-            lines.append(
-                f"- {known[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, "
+            fid = f"FID {past['fid']:.2f} ± {past['sd']:.2f}"
+            digits = (
                 f"digits from {number(past['digit_low'], 2)} to "
-                f"{number(past['digit_high'], 2)} of their share ({past['what']})."
+                f"{number(past['digit_high'], 2)} of their share"
             )
-    if not lines:
-        return ""
-    listed = "\n".join(lines)
-    return f"""\
+            if "what" in past:
+                others.append(f"- {known[name]}: {fid}, {digits} ({past['what']}).")
+                continue
+            rival = f"{past['rival']:.2f} ± {past['rival_sd']:.2f} of 200 steps then"
+            speed = f"{past['speedup']:,.0f} times as fast"
+            same.append(f"- {known[name]}: {fid} against {rival}; {digits}; {speed}.")
+    parts = []
+    if same:
+        parts += [_SAME, "\n".join(same)]
+    if others:
+        parts += [_OTHERS, "\n".join(others)]
+    return "\n".join(f"{part}\n" for part in parts)
+
+
+_SAME = """\
+**Trainings differ.** With the same settings and the same seed all of it (classifier,
+energy model, generators) had been trained before. The figures of that file:"""
+
+_OTHERS = """\
 The settings were chosen by FID to the same test images, as Langevin's schedule was: by
 shorter runs, and after these at full length, with the same seed, whose figures were
-taken over from earlier files of the same command.
-{again}
+taken over from earlier files of the same command. Their classifiers were others."""
 
-{listed}
+
+def schedule(results: Results) -> str:
+    """How Langevin's schedule was found."""
+    cell = results.cells.get("schedule|ours")
+    if cell is None:
+        return ""
+    record, chosen = cell["records"][0], cell["chosen"]
+    powers = sorted({row["power"] for row in cell["tried"]})
+    found = {(row["ratio"], row["power"]): row["fid"] for row in cell["tried"]}
+    rows = [
+        [f"{ratio:g}", *(number(found[ratio, power], 1) for power in powers)]
+        for ratio in sorted({row["ratio"] for row in cell["tried"]})
+    ]
+    header = ["step / sigma²", *(f"sigma^{p:g}" if p else "log sigma" for p in powers)]
+    spaced = f"sigma^{chosen['power']:g}" if chosen["power"] else "log sigma"
+    edge = ""
+    if _at_the_edge(chosen, cell["tried"]):
+        edge = " **It lies at the edge of what was tried**: better may lie beyond."
+    return f"""## Langevin's schedule
+
+The paper does not say its own. Ours was chosen without the generators, by the lowest
+FID (to the test images that judge all samplers) of {record["n"]:,} images at
+{record["steps"]} steps, over the step size and the quantity in which the levels are
+evenly spaced. Taken, for every number of steps: steps
+of {chosen["ratio"]:g} sigma², levels even in {spaced}.{edge}
+
+{table(header, rows)}
 """
+
+
+def _at_the_edge(chosen: dict[str, float], tried: list[dict[str, float]]) -> bool:
+    """Whether something was chosen beyond which nothing was tried."""
+    for name, value in chosen.items():
+        values = {row[name] for row in tried}
+        if len(values) > 1 and value in (min(values), max(values)):
+            return True
+    return False
 
 
 def setup(results: Results) -> str:
@@ -110,8 +157,9 @@ def setup(results: Results) -> str:
   {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
 - "ours": the largest of the first {n} latent numbers chooses one of {n} codes, which
   the generator gets beside the latent numbers, so that it may jump from one digit
-  to another ("no codes": without; "weights learnt": codes are not all as likely, but
-  as the scores at the highest noise level say); {batch}, learning rates of
+  to another ("no codes": without; "weights learnt": the last latent number alone
+  picks the code, by weights that follow the scores at the highest noise level);
+  {batch}, learning rates of
   {ours.learning_rate:g}{falling}, averaged weights,
   at first {ours.score_warmup} steps of the score alone.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full

@@ -15,10 +15,12 @@ from pushforward.targets.constraints import REMEDY
 from pushforward.targets.functions import Piece
 from pushforward.targets.probing import Seen, evaluate
 
-# How far apart two roundings to `bfloat16` of one score may be: five units of its last
-# place, 2^-8, since many roundings add up. That of the energy model of digits differs
-# from its value in 32 bits by less than one.
+# How far apart two results in 16 bits may be, of the largest number among them. Each
+# rounding to `bfloat16` is right to 2^-8, and many of them add up: energy models of
+# images differ from their values in 32 bits by two or three times that.
 _HALF = 0.02
+# What is less than this is nothing.
+_NOTHING = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +95,15 @@ def resembles(target: AbstractTarget, marks: list[float], others: list[float]) -
     if len(marks) != len(others):
         return False
     a, b = (np.asarray(m, float).reshape(-1, 1 + target.dim) for m in (marks, others))
+    if np.allclose(a, b, rtol=1e-3, atol=_NOTHING):
+        return True
     if not _in_half_precision(target):
-        return np.allclose(a, b, rtol=1e-3, atol=1e-4)
-    # Values stand first in a row, and have a size of their own.
-    size = np.abs(a[:, 1:]).max(axis=1, keepdims=True)
-    size = np.concatenate([np.abs(a[:, :1]), np.tile(size, target.dim)], axis=1)
-    return bool(np.all(np.abs(a - b) <= _HALF * size))
+        return False
+    sizes = np.maximum(np.abs(a), np.abs(b))
+    # Values stand first in a row; they have a size of their own, scores another.
+    sizes[:, 0] = sizes[:, 0].max()
+    sizes[:, 1:] = sizes[:, 1:].max(axis=1, keepdims=True)
+    return bool(np.all(np.abs(a - b) <= _HALF * sizes + _NOTHING))
 
 
 def _in_half_precision(target: AbstractTarget) -> bool:

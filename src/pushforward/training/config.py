@@ -74,7 +74,9 @@ def reconcile(
     Fields that are None ("choose for me") take what was chosen when the run began,
     perhaps on another device.
     """
-    old = dict(stored["method"])
+    # A field that is newer than the run has the value that leaves all as it was.
+    defaults = {f.name: f.default for f in dataclasses.fields(method)}
+    old = defaults | stored["method"]
     asked = method_fields(method)
     steps = asked.pop("steps")
     if old["kind"] != asked["kind"]:
@@ -83,9 +85,9 @@ def reconcile(
             f"with {asked['kind']!r}; choose another directory."
         )
     for name, value in asked.items():
-        if value is not None and old.get(name) != value:
+        if value is not None and old[name] != value:
             raise FileError(
-                f"This run was started with {name}={old.get(name)!r} and cannot go on "
+                f"This run was started with {name}={old[name]!r} and cannot go on "
                 f"with {value!r}; only the number of steps may grow."
             )
     if steps is not None and steps < old["steps"]:
@@ -115,7 +117,7 @@ def reconcile(
         raise UsageError(
             f"The run's config does not fit its method ({error})."
         ) from error
-    config = {**stored, "method": dict(old)}
+    config = {**stored, "method": dict(stored["method"])}
     if steps is not None and steps > old["steps"]:
         method = replace(method, steps=steps)
         config["method"]["steps"] = steps
