@@ -337,10 +337,10 @@ def test_codes_that_cannot_be(wrong):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"codes": 2, "levels": False}, {"codes": 2, "batch_size": 1}]
+    ("wrong", "levels"),
+    [({}, True), ({"codes": 2}, False), ({"codes": 2, "batch_size": 1}, True)],
 )
-def test_weights_of_codes_that_cannot_be_learnt(wrong):
-    levels = wrong.pop("levels", True)
+def test_weights_of_codes_that_cannot_be_learnt(wrong, levels):
     smooth = pf.NoiseConditionalTarget(
         lambda x, sigma: -x / sigma**2, dim=1024, sigma_range=(0.3, 3.0)
     )

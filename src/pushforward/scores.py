@@ -11,38 +11,38 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-ScoreFunction = Callable[[Float[Array, " d"]], Float[Array, " d"]]
+Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 Estimator = Literal["denoising", "sliced", "exact"]
 
 
-def divergence(field: ScoreFunction, x: Float[Array, " d"]) -> Float[Array, ""]:
+def divergence(field: Field, x: Float[Array, " d"]) -> Float[Array, ""]:
     """The exact divergence of a vector field: d Jacobian-vector products."""
     _, jvp = jax.linearize(field, x)
     return jnp.trace(jax.vmap(jvp)(jnp.eye(x.shape[0], dtype=x.dtype)))
 
 
 def sliced_divergence(
-    field: ScoreFunction, x: Float[Array, " d"], direction: Float[Array, " d"]
+    field: Field, x: Float[Array, " d"], direction: Float[Array, " d"]
 ) -> Float[Array, ""]:
     """Hutchinson's estimate `v' J v`, unbiased when `E[v v'] = I`."""
     _, along = jax.jvp(field, (x,), (direction,))
     return jnp.sum(direction * along)
 
 
-def exact_loss(score: ScoreFunction, x: Float[Array, " d"]) -> Float[Array, ""]:
+def exact_loss(score: Field, x: Float[Array, " d"]) -> Float[Array, ""]:
     """Hyvarinen's `|s|^2 + 2 div s` (paper, eq. 1)."""
     return jnp.sum(score(x) ** 2) + 2 * divergence(score, x)
 
 
 def sliced_loss(
-    score: ScoreFunction, x: Float[Array, " d"], direction: Float[Array, " d"]
+    score: Field, x: Float[Array, " d"], direction: Float[Array, " d"]
 ) -> Float[Array, ""]:
     """`|s|^2 + 2 v' grad(s) v`: the exact loss with Hutchinson's divergence."""
     return jnp.sum(score(x) ** 2) + 2 * sliced_divergence(score, x, direction)
 
 
 def denoising_loss(
-    score: ScoreFunction,
+    score: Field,
     x0: Float[Array, " d"],
     eps: Float[Array, " d"],
     sigma: Float[Array, ""] | float,
@@ -52,7 +52,7 @@ def denoising_loss(
 
 
 def antithetic_denoising_loss(
-    score: ScoreFunction,
+    score: Field,
     x0: Float[Array, " d"],
     eps: Float[Array, " d"],
     sigma: Float[Array, ""] | float,
@@ -69,7 +69,7 @@ def antithetic_denoising_loss(
 
 def score_loss(
     estimator: Estimator,
-    score: ScoreFunction,
+    score: Field,
     x0: Float[Array, " d"],
     sigma: Float[Array, ""] | float,
     key: PRNGKeyArray,

@@ -29,7 +29,6 @@ from pushforward.methods.base import (
 )
 from pushforward.methods.codes import weight_loss
 from pushforward.methods.common import (
-    Field,
     Schedule,
     ScoreModel,
     Shape,
@@ -49,6 +48,7 @@ from pushforward.networks import (
     with_statistics,
 )
 from pushforward.sampler import Sampler
+from pushforward.scores import Field
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitened
 from pushforward.whitening import Look

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
-from pushforward.methods.common import Field
 from pushforward.networks import Generator
+from pushforward.scores import Field
 
 
 def weight_loss(

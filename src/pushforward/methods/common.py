@@ -23,14 +23,13 @@ from pushforward.networks import (
     at_rest,
 )
 from pushforward.networks.layers import Compute
+from pushforward.scores import Field
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.coordinates import Whitening
 from pushforward.whitening import Look, look
 
 Shape = Literal["residual", "plain", "mixture", "image"]
 Schedule = Literal["cosine", "constant"]
-
-Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 
 # Gaussians in the base of a mixture map.
 COMPONENTS = 16

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 from pushforward.errors import UsageError
 from pushforward.methods.alternating import AbstractAlternating
 from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
-from pushforward.methods.common import Field, Schedule, Shape
-from pushforward.scores import Estimator, divergence
+from pushforward.methods.common import Schedule, Shape
+from pushforward.scores import Estimator, Field, divergence
 
 Form = Literal["denoising", "simplified", "divergence"]
 

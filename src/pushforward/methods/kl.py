@@ -6,8 +6,8 @@ from jaxtyping import Array, Float
 
 from pushforward.methods.alternating import AbstractAlternating
 from pushforward.methods.base import AUTO, AutoFloat, AutoInt, AutoStr
-from pushforward.methods.common import Field, Schedule, Shape
-from pushforward.scores import Estimator
+from pushforward.methods.common import Schedule, Shape
+from pushforward.scores import Estimator, Field
 
 
 class KL(AbstractAlternating):

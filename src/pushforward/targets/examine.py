@@ -17,7 +17,7 @@ from pushforward.targets.probing import Seen, evaluate
 
 # How far apart two results in 16 bits may be, of the largest number among them. Each
 # rounding to `bfloat16` is right to 2^-8, and many of them add up: energy models of
-# images differ from their values in 32 bits by two or three times that.
+# images differ from their values in 32 bits by one to three times that.
 _HALF = 0.02
 # What is less than this is nothing.
 _NOTHING = 1e-4
