@@ -218,6 +218,8 @@ def test_settings_for_images(kind, power):
     assert isinstance(made, kind) and made.sigma_power == power
     assert (made.shape, made.codes, made.width, made.steps) == ("image", 32, 8, 2)
     assert methods.for_images(kind, sigma_power=1.0).sigma_power == 1.0
+    # Where there are no codes, there is nothing to weigh.
+    assert made.weigh_codes and not methods.for_images(kind, codes=0).weigh_codes
     assert methods.for_images().w1 == 0.0
     with pytest.raises(UsageError, match="of DFT and of KL, not of Fisher"):
         methods.for_images(methods.Fisher)

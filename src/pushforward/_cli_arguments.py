@@ -155,6 +155,9 @@ class Reproduce:
     """Adopt the finished cells of these result files first."""
     seed: Seed = 0
     """Random seed."""
+    remark: Annotated[str, arg(metavar="TEXT", help_behavior_hint="")] = ""
+    """Kept with what this call finishes and shown on the page, such as that the machine
+    was busy with something else."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -296,6 +296,7 @@ def _reproduce(arguments: Reproduce) -> int:
         only=arguments.methods,
         merge=arguments.merge,
         seed=arguments.seed,
+        remark=arguments.remark,
         say=lambda line: print(line, flush=True),
     )
     print(f"Results:  {arguments.out / f'{name}.json'}")

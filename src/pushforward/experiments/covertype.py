@@ -5,6 +5,7 @@ reference, NUTS on all data, whose draws lie beside the result file; every other
 judged by it, and by how well 100 of its draws predict.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ def reproduce(
     only: Iterable[str] = (),
     merge: Iterable[Path] = (),
     seed: int = 0,
+    remark: str = "",
     say: Say = print,
 ) -> Results:
     """Runs what is missing of the experiment; finished cells are not run again.
@@ -59,6 +61,7 @@ def reproduce(
             means all. The reference is always run.
         merge: result files whose cells to adopt before running.
         seed: random seed, also of the split of the data.
+        remark: kept with every cell that is made, and shown on the page.
         say: told what happens.
     """
     chosen = settings.scale(scale)
@@ -68,9 +71,8 @@ def reproduce(
     rows = data.covertype(
         rows=chosen.rows, seed=seed, miniature_rows=chosen.miniature_rows
     )
-    results = prepare(
-        out, NAME, scale, seed, merge, say, check=lambda old: _require_same(old, rows)
-    )
+    same = functools.partial(_require_same, rows=rows)
+    results = prepare(out, NAME, scale, seed, merge, say, same, remark)
     todo = [g for g in groups if g.name in asked and g.name not in results.cells]
     if not todo:
         return results

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 import pushforward as pf
 from pushforward.experiments import mnist_settings as settings
@@ -45,6 +46,7 @@ def reproduce(
     only: Iterable[str] = (),
     merge: Iterable[Path] = (),
     seed: int = 0,
+    remark: str = "",
     say: Say = print,
 ) -> Results:
     """Runs the stages that are missing; finished ones are not run again.
@@ -57,11 +59,12 @@ def reproduce(
             `dft_l2`, or of one cell, such as `langevin|200 steps`; none means all.
         merge: result files whose cells to adopt before running.
         seed: random seed.
+        remark: kept with every cell that is made, and shown on the page.
         say: told what happens.
     """
     chosen = settings.scale(scale)
     asked = choose_groups(only, settings.groups(chosen))
-    results = prepare(out, NAME, scale, seed, merge, say)
+    results = prepare(out, NAME, scale, seed, merge, say, remark=remark)
     todo = [group for group in asked if group.name not in results.cells]
     if not todo:
         return results
@@ -203,21 +206,19 @@ class Bench:
         ]
         return cell
 
-    def _generator(self, group: Group, method: AbstractMethod) -> dict[str, Any]:
-        """Trains a one-step sampler, judged during training and at its end."""
+    def distil(self, group: Group, method: AbstractMethod) -> pf.Fit:
+        """Trains a one-step sampler, judged on the way; goes on where it stopped."""
         desk, scale = self.desk, self.scale
-        target, schedule = desk.target(), desk.schedule
-        judge_key = jax.random.fold_in(desk.key, 3)
 
         def watch(step: int, sampler: pf.Sampler, _: Any) -> dict[str, int | float]:
             # Fresh draws at every evaluation.
-            fresh = jax.random.fold_in(judge_key, step)
+            fresh = jax.random.fold_in(self._judge_key, step)
             images = np.asarray(sampler.sample_flat(fresh, scale.judged))
             return {"made": step, "fid": desk.eye.fid(images)}
 
         fit = pf.fit(
             jax.random.fold_in(desk.key, 4),
-            target,
+            desk.target(),
             method,
             out=desk.run_directory(group),
             resume=True,
@@ -226,15 +227,26 @@ class Bench:
         )
         if fit.interrupted:
             raise KeyboardInterrupt
+        return fit
+
+    @property
+    def _judge_key(self) -> PRNGKeyArray:
+        return jax.random.fold_in(self.desk.key, 3)
+
+    def _generator(self, group: Group, method: AbstractMethod) -> dict[str, Any]:
+        """A one-step sampler, judged at its end, and timed beside Langevin."""
+        desk, scale, schedule = self.desk, self.scale, self.desk.schedule
+        fit = self.distil(group, method)
         # What is judged is what the file holds, on draws used for nothing else.
         kept = desk.keep_sampler(group, fit.sampler)
-        images = np.asarray(kept.sample_flat(judge_key, scale.judged))
+        images = np.asarray(kept.sample_flat(self._judge_key, scale.judged))
         record = desk.records(group, steps=method.steps, seconds=fit.seconds)
         cell = desk.judged(record, images)
         # Compiled with its weights, as by one who draws batch after batch.
         draw = jax.jit(lambda key: fit.sampler.block(key, scale.batch))
         mine, spread = timed(draw)
         # Beside it, in the same run, the chains that it is meant to replace.
+        target = desk.target()
         theirs, _ = timed(
             lambda key: langevin(key, target, scale.batch, scale.raced, schedule)
         )

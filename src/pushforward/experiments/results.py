@@ -33,6 +33,8 @@ class Results:
     scale: str
     path: Path
     cells: dict[str, dict[str, Any]]
+    # What is to be said of the cells that are added from now on.
+    remark: str = ""
 
     @staticmethod
     def open(path: Path, experiment: str, scale: str, seed: int) -> "Results":
@@ -84,8 +86,8 @@ class Results:
         return {record.get("seed") for record in self.records()}
 
     def add(self, name: str, cell: dict[str, Any]) -> None:
-        """Keeps a finished cell."""
-        self.cells[name] = cell
+        """Keeps a finished cell, with the remark, if any."""
+        self.cells[name] = cell | ({"remark": self.remark} if self.remark else {})
         self.save()
 
     def save(self) -> None:
@@ -157,10 +159,12 @@ def prepare(
     merge: Iterable[Path],
     say: Callable[[str], None],
     check: Callable[[Results], None] = lambda found: None,
+    remark: str = "",
 ) -> Results:
     """The result file in `out`, which is made, with the cells of other files.
 
     `check` may refuse a file, this one or another, before anything is done with it.
+    The `remark` is kept with every cell that is added.
     """
     results = Results.open(out / f"{experiment}.json", experiment, scale, seed)
     adopted = [read(path, experiment) for path in merge]
@@ -173,6 +177,7 @@ def prepare(
         raise _files.explain(out, error) from error
     for found in adopted:
         say(f"{results.merge(found, seed)} cells adopted from {found.path}.")
+    results.remark = remark
     return results
 
 

@@ -41,6 +41,7 @@ def reproduce(
     only: Iterable[str] = (),
     merge: Iterable[Path] = (),
     seed: int = 0,
+    remark: str = "",
     say: Say = print,
 ) -> Results:
     """Runs what is missing of the experiment; finished cells are not run again.
@@ -52,11 +53,12 @@ def reproduce(
             means all.
         merge: result files whose cells to adopt before running.
         seed: random seed.
+        remark: kept with every cell that is made, and shown on the page.
         say: told what happens.
     """
     chosen = settings.scale(scale)
     todo = choose_groups(only, settings.groups(chosen))
-    results = prepare(out, NAME, scale, seed, merge, say)
+    results = prepare(out, NAME, scale, seed, merge, say, remark=remark)
     bench = Bench(chosen, jax.random.key(seed), seed, results)
     for i, group in enumerate(todo, start=1):
         missing = [t for t in group.targets if group.cell(t) not in results.cells]

@@ -12,7 +12,7 @@ Method = TypeVar("Method", bound=AbstractAlternating)
 _SETTINGS: dict[str, Any] = {
     "shape": "image",
     "codes": 32,
-    "steps": 14_000,
+    "steps": 12_000,
     "batch_size": 128,
     "score_steps": 1,
     "learning_rate": 6e-4,
@@ -36,10 +36,12 @@ def for_images(kind: type[Method] = DFT, **changes: Any) -> Method:
     """A method for a target that knows noise levels, of images of 32 by 32 pixels.
 
     Transposed convolutions with codes, a U-Net for the score, and the settings of the
-    experiment with digits; `changes` replaces any of them.
+    experiment with digits; `changes` replaces any of them. How likely the codes are is
+    learnt: if all are as likely, every kind of image has a share of so many 32nds.
     """
     if kind not in _OWN:
         raise UsageError(
             f"There are settings for images of DFT and of KL, not of {kind.__name__}."
         )
-    return kind(**(_SETTINGS | _OWN[kind] | changes))
+    settings = _SETTINGS | _OWN[kind] | changes
+    return kind(**({"weigh_codes": settings["codes"] > 0} | settings))

@@ -7,6 +7,7 @@ from pushforward.experiments import mnist_settings as settings
 from pushforward.experiments.mnist_settings import LABELS
 from pushforward.experiments.results import Results
 from pushforward.report.mnist_details import (
+    difference,
     earlier,
     labels,
     missing,
@@ -29,6 +30,7 @@ def page(results: Results) -> str:
     parts = [
         _head(results),
         _summary(results),
+        difference(results),
         earlier(results),
         _table_3(results),
         _hidden(results),
@@ -49,10 +51,10 @@ def samplers(results: Results) -> list[tuple[str, dict[str, Record]]]:
     """The cells of samplers in the page's order, with their records by metric."""
     order = list(LABELS)
 
-    def place(name: str) -> tuple[int, int, str]:
+    def place(name: str) -> tuple[int, int, bool, str]:
         method, setting = name.split("|")
         steps = int(setting.split()[0]) if method == "langevin" else 0
-        return order.index(method), steps, setting
+        return order.index(method), steps, setting != "ours", setting
 
     found = []
     for name in sorted(results.cells, key=place):

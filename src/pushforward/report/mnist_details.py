@@ -45,38 +45,62 @@ def labels(results: Results) -> dict[str, str]:
     return {group.name: group.label for group in groups}
 
 
+def difference(results: Results) -> str:
+    """What the recipe adds to the paper's loss, one thing after the other."""
+    told = {
+        "paper": "The paper's settings",
+        "no codes": "Our rates, averaged weights, the score trained first",
+        "equal codes": "Codes besides, all as likely",
+        "ours": "Weights of the codes learnt",
+    }
+    rows = []
+    for setting, what in told.items():
+        cell = results.cells.get(f"dft_l2|{setting}")
+        if cell is None:
+            return ""
+        found = {r["metric"]: r["value"] for r in cell["records"]}
+        ends = (number(found[f"digit_{end}"], 2) for end in ("low", "high"))
+        rows.append(
+            [
+                what,
+                number(found["fid"], 2),
+                " to ".join(ends),
+                number(found["sure"], 3),
+            ]
+        )
+    header = [
+        "DFT, L2 alone",
+        "FID",
+        "digits, ratio to MNIST's share",
+        "share the classifier is sure of",
+    ]
+    return f"""**What made the difference**, each line on top of the one above it, by one
+training each:
+
+{table(header, rows)}
+"""
+
+
 def earlier(results: Results) -> str:
-    """What was scored before: with other settings, and with the same ones."""
-    known, others, same = labels(results), [], []
+    """What was scored before."""
+    known, lines = labels(results), []
     for name, cell in sorted(results.cells.items()):
         for past in cell.get("earlier", []):
-            fid = f"FID {past['fid']:.2f} ± {past['sd']:.2f}"
-            digits = (
-                f"digits from {number(past['digit_low'], 2)} to "
-                f"{number(past['digit_high'], 2)} of their share"
+            low, high = (number(past[f"digit_{end}"], 2) for end in ("low", "high"))
+            lines.append(
+                f"- {known[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, digits "
+                f"from {low} to {high} of their share ({past['what']})."
             )
-            if "what" in past:
-                others.append(f"- {known[name]}: {fid}, {digits} ({past['what']}).")
-                continue
-            rival = f"{past['rival']:.2f} ± {past['rival_sd']:.2f} of 200 steps then"
-            speed = f"{past['speedup']:,.0f} times as fast"
-            same.append(f"- {known[name]}: {fid} against {rival}; {digits}; {speed}.")
-    parts = []
-    if same:
-        parts += [_SAME, "\n".join(same)]
-    if others:
-        parts += [_OTHERS, "\n".join(others)]
-    return "\n".join(f"{part}\n" for part in parts)
+    listed = "\n".join(lines)
+    return f"{_EARLIER}\n\n{listed}\n" if lines else ""
 
 
-_SAME = """\
-**Trainings differ.** With the same settings and the same seed all of it (classifier,
-energy model, generators) had been trained before. The figures of that file:"""
-
-_OTHERS = """\
-The settings were chosen by FID to the same test images, as Langevin's schedule was: by
-shorter runs, and after these at full length, with the same seed, whose figures were
-taken over from earlier files of the same command. Their classifiers were others."""
+_EARLIER = """\
+**Trainings differ, and settings were chosen** by FID to the same test images, as
+Langevin's schedule was: by shorter runs, and after these at full length. Their figures
+were taken over from earlier files of the same command; classifier and energy model had
+been trained anew each time. Where a line comes twice, so was the generator, with the
+same settings and the same seed."""
 
 
 def schedule(results: Results) -> str:
@@ -124,7 +148,7 @@ def setup(results: Results) -> str:
     paper: Any = made.pop("dft_l2|paper", None)
     small: Any = made.pop(f"{settings.SMALL}|ours", None)
     ours: Any = next(iter(made.values()), small)
-    sizes, batch = f"{ours.width} channels at the widest", f"batch {ours.batch_size}"
+    sizes, batch = f"{ours.width} channels at the widest", f"Batch {ours.batch_size}"
     if small is not None and small is not ours:
         sizes += f" ({small.width} in the small generator)"
     n = ours.codes
@@ -133,9 +157,6 @@ def setup(results: Results) -> str:
     kl: Any = made.get("kl|ours")
     if kl is not None:
         weights += f", sigma^{kl.sigma_power:g} in KL"
-    alike: Any = made.get("dft_l2|levels alike")
-    if alike is not None:
-        weights += f', sigma^{alike.sigma_power:g} in "levels alike"'
     low_level = f"{ours.sampler_sigma_min:.2f}"
     theirs = ""
     if paper is not None:
@@ -155,13 +176,14 @@ def setup(results: Results) -> str:
   a score network, a U-Net that knows sigma, trained once a step; momentum 0, one seed.
   The score network sees every noise level, the sampler those from
   {low_level} on: the paper's levels 7 to 50, read as fifty in geometric order.
-- "ours": the largest of the first {n} latent numbers chooses one of {n} codes, which
-  the generator gets beside the latent numbers, so that it may jump from one digit
-  to another ("no codes": without; "weights learnt": the last latent number alone
-  picks the code, by weights that follow the scores at the highest noise level);
-  {batch}, learning rates of
-  {ours.learning_rate:g}{falling}, averaged weights,
-  at first {ours.score_warmup} steps of the score alone.{theirs}
+- "ours": the last latent number picks one of {n} codes, which the generator gets beside
+  the others, so that it may jump from one digit to another. The weights by which it is
+  picked are learnt, by the KL divergence whatever the objective, from the scores at the
+  highest noise level, where the noise joins what the codes make: no gradient through an
+  image can change how often it is made.
+  {batch}, learning rates of {ours.learning_rate:g}{falling}, averaged weights, at first
+  {ours.score_warmup} steps of the score alone. "Equal codes": all of them as likely.
+  "No codes": without.{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.

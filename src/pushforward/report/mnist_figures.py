@@ -31,9 +31,8 @@ COLOURS = {
 }
 STYLES = {
     "ours": "-",
+    "equal codes": "-.",
     "no codes": "--",
-    "levels alike": "-.",
-    "weights learnt": (0, (6, 1)),
     "paper": ":",
 }
 _GREY = "#555555"
@@ -82,7 +81,7 @@ def training(results: Results) -> Figure | None:
     shown = [n for n, _ in one_step(results) if results.cells[n].get("curve")]
     if not shown:
         return None
-    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
+    figure = Figure(figsize=(9.5, 4.8), layout="constrained")
     panel = figure.subplots()
     for name in shown:
         method, setting = name.split("|")
@@ -98,7 +97,8 @@ def training(results: Results) -> Figure | None:
     if floor is not None:
         panel.axhline(floor["value"], color=EXACT, ls="--", lw=1, label="the floor")
     panel.set(xlabel="training steps", ylabel="FID", yscale="log")
-    panel.legend(fontsize=8)
+    # Beside the lines, which fill the panel.
+    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
