@@ -74,8 +74,8 @@ def difference(results: Results) -> str:
         "digits, ratio to MNIST's share",
         "share the classifier is sure of",
     ]
-    return f"""**What made the difference**, each line on top of the one above it, by one
-training each:
+    return f"""**What made the difference**, each line on top of the one above it, by
+one training each:
 
 {table(header, rows)}
 """
