@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pushforward._version import __version__
 
 if TYPE_CHECKING:
-    from pushforward import diagnostics, mcmc, methods, networks, targets
+    from pushforward import bridges, diagnostics, mcmc, methods, networks, targets
     from pushforward.diagnostics import Verdict, Weighed, check, weigh
     from pushforward.mcmc import refine
     from pushforward.sampler import Sampler, load
@@ -36,6 +36,7 @@ __all__ = [
     "Verdict",
     "Weighed",
     "__version__",
+    "bridges",
     "check",
     "constrained",
     "diagnostics",
@@ -51,7 +52,7 @@ __all__ = [
     "weigh",
 ]
 
-_ROOMS = ("diagnostics", "mcmc", "methods", "networks", "targets")
+_ROOMS = ("bridges", "diagnostics", "mcmc", "methods", "networks", "targets")
 _HOME = {
     "AbstractTarget": "targets",
     "Fit": "training",

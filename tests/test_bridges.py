@@ -1,0 +1,245 @@
+"""Models of NumPyro become targets; draws go to ArviZ."""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions.transforms import OrderedTransform
+from numpyro.infer import Predictive
+from numpyro.infer.reparam import LocScaleReparam
+
+import pushforward as pf
+from pushforward.bridges import from_numpyro, to_arviz
+from pushforward.errors import MissingDependencyError, UsageError
+
+pytestmark = pytest.mark.once
+
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    """NumPyro's own arithmetic, in models, mixes types and ranks."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def schools(effects, errors):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("schools", len(errors)):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, errors), obs=effects)
+
+
+def one(make):
+    """A model of one site; its distribution is made when the model is run."""
+    return lambda: numpyro.sample("x", make())
+
+
+def ordered(n):
+    base = dist.Normal(0, 1).expand([n]).to_event(1)
+    return dist.TransformedDistribution(base, OrderedTransform())
+
+
+def test_a_hierarchical_model_has_the_score_of_the_built_in_one():
+    ours = pf.targets.get("eight_schools_centred")
+    theirs = from_numpyro(schools, EFFECTS, ERRORS)
+    assert theirs.dim == 10
+    keys = jax.random.split(jax.random.key(0), 5)
+    for key in keys:
+        draw = theirs.structure.unflatten(jax.random.normal(key, (10,)))
+        scores = []
+        for target in (ours, theirs):
+            # The same point, in each target's own order of coordinates.
+            x = target.structure.flatten(
+                {leaf.name: draw[leaf.name] for leaf in target.structure.leaves}
+            )
+            scores.append(dict(zip(target.names, target.score(x), strict=True)))
+        first, second = scores
+        assert set(first) == set(second)
+        for name, value in first.items():
+            np.testing.assert_allclose(second[name], value, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "constraint"),
+    [
+        (lambda: dist.Normal(1, 2), "real"),
+        (lambda: dist.StudentT(5, 0, 1), "real"),
+        (lambda: dist.HalfNormal(2), "positive"),
+        (lambda: dist.LogNormal(0, 1), "positive"),
+        (lambda: dist.Gamma(2, 3), "positive"),
+        (lambda: dist.Beta(2, 3), "unit_interval"),
+        (lambda: dist.Uniform(-1, 3), "interval(-1, 3)"),
+        (lambda: dist.TruncatedNormal(0, 1, low=-1.0), "greater_than(-1)"),
+        (lambda: dist.TruncatedNormal(0, 1, high=2.0), "less_than(2)"),
+        (lambda: dist.Dirichlet(jnp.asarray([2.0, 3.0])), "simplex"),
+    ],
+)
+def test_a_prior_integrates_to_one_in_our_coordinates(make, constraint):
+    """Right only if the constraint and its Jacobian are those of the support."""
+    target = from_numpyro(one(make))
+    (leaf,) = target.structure.leaves
+    assert (leaf.name, str(leaf.constraint), target.dim) == ("x", constraint, 1)
+    # The tails beyond are below 1e-4 for all of them (Student's t: 2e-5).
+    u = jnp.linspace(-40.0, 40.0, 20_001)[:, None]
+    values = jnp.exp(jax.vmap(target.log_density)(u))
+    assert float(jnp.sum(values) * 80 / 20_000) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_so_does_one_of_an_ordered_vector():
+    target = from_numpyro(one(lambda: ordered(2)))
+    assert [str(leaf.constraint) for leaf in target.structure.leaves] == ["ordered"]
+    line = jnp.linspace(-8.0, 8.0, 401)
+    grid = jnp.stack(jnp.meshgrid(line, line), axis=-1).reshape(-1, 2)
+    values = jnp.exp(jax.vmap(target.log_density)(grid))
+    assert float(jnp.sum(values) * (16 / 400) ** 2) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_data_are_no_part_of_the_program():
+    first, second = (
+        from_numpyro(schools, EFFECTS + shift, errors=ERRORS) for shift in (0.0, 1.0)
+    )
+    traces = []
+
+    @eqx.filter_jit
+    def value(target, x):
+        traces.append(1)
+        return target.log_density(x)
+
+    x = jnp.full(10, 0.5)
+    assert value(first, x) != value(second, x) and len(traces) == 1
+
+
+def test_a_model_that_must_see_its_data():
+    def model(groups, y):
+        effects = numpyro.sample("a", dist.Normal(0, 1).expand([int(groups.max()) + 1]))
+        numpyro.sample("y", dist.Normal(effects[groups], 1), obs=y)
+
+    groups, y = np.array([0, 1, 2, 1]), np.array([1.0, 2.0, 3.0, 4.0])
+    target = from_numpyro(model, groups, y)
+    # The posterior is normal: precision 1 + n_i, mean sum_i / (1 + n_i).
+    mean = jnp.asarray([1 / 2, 6 / 3, 3 / 2])
+    np.testing.assert_allclose(target.score(mean), jnp.zeros(3), atol=1e-5)
+    slope = jax.jacfwd(target.score)(mean)
+    np.testing.assert_allclose(slope, -jnp.diag(jnp.asarray([2.0, 3, 2])), atol=1e-5)
+
+
+def test_handlers_are_a_part_of_the_model():
+    config = {"theta": LocScaleReparam(0)}
+    target = from_numpyro(
+        numpyro.handlers.reparam(schools, config=config), EFFECTS, ERRORS
+    )
+    names = {leaf.name for leaf in target.structure.leaves}
+    assert names == {"mu", "tau", "theta_decentered"}
+
+
+def test_draws_are_sites_that_predictive_takes(tmp_path):
+    target = from_numpyro(schools, EFFECTS, ERRORS)
+    method = pf.methods.Gaussian(steps=5, batch_size=8, particles=64)
+    fit = pf.fit(jax.random.key(0), target, method, progress=False)
+    path = fit.sampler.save(tmp_path / "schools.pf")
+    # A file knows the constraints by name: it needs neither the model nor NumPyro.
+    draws = pf.load(path).sample(jax.random.key(1), 7)
+    assert {k: v.shape for k, v in draws.items()} == {
+        "mu": (7,), "tau": (7,), "theta": (7, 8),
+    }  # fmt: skip
+    assert (draws["tau"] > 0).all()
+    seen = Predictive(schools, draws)(jax.random.key(2), None, ERRORS)
+    assert seen["y"].shape == (7, 8)
+
+
+def broken():
+    raise RuntimeError("no such table")
+
+
+def with_a_parameter():
+    numpyro.sample("x", dist.Normal(numpyro.param("a", 1.0), 1))
+
+
+def subsampled():
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("rows", 100, subsample_size=10):
+        numpyro.sample("y", dist.Normal(0, scale), obs=jnp.zeros(10))
+
+
+def bounded_by_another():
+    top = numpyro.sample("top", dist.HalfNormal(1))
+    numpyro.sample("x", dist.Uniform(0, top))
+
+
+def sometimes():
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    if x > numpyro.sample("y", dist.Normal(0, 1)):
+        numpyro.sample("z", dist.Normal(0, 1))
+
+
+def never_twice(calls=[]):  # noqa: B006
+    calls.append(None)
+    numpyro.sample(f"x{len(calls)}", dist.Normal(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (one(lambda: dist.Bernoulli(0.5)), "The site 'x' is discrete"),
+        (
+            one(lambda: dist.LKJCholesky(3)),
+            "'x' has the support CorrCholesky, for which",
+        ),
+        (
+            one(lambda: dist.Uniform(jnp.zeros(2), jnp.asarray([1.0, 2.0]))),
+            "The elements of 'x' have bounds of their own",
+        ),
+        (bounded_by_another, "The bounds of 'x' depend on what is sampled before"),
+        (with_a_parameter, "has the parameter 'a', which is not drawn"),
+        (subsampled, "The plate 'rows' of the model takes 10 of its 100"),
+        (lambda: None, "The model samples nothing that is not observed"),
+        (never_twice, "is not always there, or not always of one shape"),
+        (sometimes, "Your model raised TracerBoolConversionError"),
+        (broken, "Your model raised RuntimeError: no such table (test_bridges.py, "),
+    ],
+)
+def test_refusals(model, words):
+    with pytest.raises(UsageError) as error:
+        from_numpyro(model)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("numpyro", lambda: from_numpyro(one(lambda: dist.Normal(0, 1)))),
+        ("arviz", lambda: to_arviz(np.zeros((3, 2)))),
+    ],
+)
+def test_what_is_not_installed(monkeypatch, package, call):
+    for name in ("numpyro", "arviz_base"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependencyError, match=rf"pushforward\[{package}\]"):
+        call()
+
+
+class TestArviz:
+    def test_names_and_shapes(self):
+        draws = {"a": np.arange(10.0).reshape(5, 2), "b": {"c": np.ones(5)}}
+        posterior = to_arviz(draws)["posterior"]
+        assert posterior["a"].dims == ("chain", "draw", "a_dim_0")
+        np.testing.assert_array_equal(posterior["a"].values[0], draws["a"])
+        assert posterior["b.c"].shape == (1, 5)
+
+    def test_a_bare_vector_and_what_is_passed_on(self):
+        found = to_arviz(np.zeros((5, 2)), dims={"x": ["side"]})["posterior"]
+        assert found["x"].dims == ("chain", "draw", "side")
+
+    @pytest.mark.parametrize("draws", [{"a": np.zeros(3), "b": np.zeros(2)}, 1.0, {}])
+    def test_what_is_no_set_of_draws(self, draws):
+        with pytest.raises(UsageError, match="one common leading axis, the draws"):
+            to_arviz(draws)
