@@ -350,8 +350,8 @@ def test_results_on_other_data_are_refused(tmp_path, monkeypatch):
             covertype.reproduce(other, "smoke", only=["nuts"], merge=[path])
         assert not other.exists()
     Results("covertype", "smoke", path, {}).add(name, reference)
-    results = covertype.reproduce(tmp_path, "smoke", only=["nuts"])
-    assert list(results.cells) == [name]
+    results = covertype.reproduce(tmp_path, "smoke", only=["nuts"], remark="again.")
+    assert list(results.cells) == [name] and results.remark == "again."
 
 
 def invented(group):

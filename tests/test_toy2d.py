@@ -52,7 +52,8 @@ def reproduce(out, *words):
 def smoke(tmp_path_factory):
     """The result directory, and what the command said in each of its three runs."""
     out = tmp_path_factory.mktemp("toy2d")
-    runs = [reproduce(out, "--methods", "ld"), reproduce(out), reproduce(out)]
+    first = reproduce(out, "--methods", "ld", "--remark", "made first.")
+    runs = [first, reproduce(out), reproduce(out)]
     for run in runs:
         assert run.returncode == 0, run.stdout + run.stderr
     return out, [run.stdout for run in runs]
@@ -63,6 +64,8 @@ def test_every_cell_is_there_and_says_all_about_itself(smoke):
     groups = settings.groups(settings.scale("smoke"))
     names = {name for group in groups for name in group.cells}
     assert set(results.cells) == names
+    for name, cell in results.cells.items():
+        assert ("remark" in cell) is name.startswith("ld|")
     for record in results.records():
         assert set(FIELDS.split()) <= set(record)
         assert record["versions"]["jax"]

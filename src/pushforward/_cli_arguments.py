@@ -156,8 +156,8 @@ class Reproduce:
     seed: Seed = 0
     """Random seed."""
     remark: Annotated[str, arg(metavar="TEXT", help_behavior_hint="")] = ""
-    """Kept with what this call finishes and shown on the page, such as that the machine
-    was busy with something else."""
+    """Kept with what this call finishes (not with what was there or is adopted) and
+    shown on the page, such as what its times were taken beside."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -206,7 +206,7 @@ class Bench:
         ]
         return cell
 
-    def distil(self, group: Group, method: AbstractMethod) -> pf.Fit:
+    def _distil(self, group: Group, method: AbstractMethod) -> pf.Fit:
         """Trains a one-step sampler, judged on the way; goes on where it stopped."""
         desk, scale = self.desk, self.scale
 
@@ -236,7 +236,7 @@ class Bench:
     def _generator(self, group: Group, method: AbstractMethod) -> dict[str, Any]:
         """A one-step sampler, judged at its end, and timed beside Langevin."""
         desk, scale, schedule = self.desk, self.scale, self.desk.schedule
-        fit = self.distil(group, method)
+        fit = self._distil(group, method)
         # What is judged is what the file holds, on draws used for nothing else.
         kept = desk.keep_sampler(group, fit.sampler)
         images = np.asarray(kept.sample_flat(self._judge_key, scale.judged))

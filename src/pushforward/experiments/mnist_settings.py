@@ -155,7 +155,7 @@ def groups(scale: Scale) -> list[Group]:
 def generators(width: int, small: int, **sizes: Any) -> dict[str, Group]:
     """The one-step samplers: four objectives, a small one, the paper's settings.
 
-    And the first one without codes, or with codes that are all as likely, which tells
+    And the first one without codes, or with codes that are equally likely, which tells
     what they and their weights are worth. `sizes` replaces fields of
     `methods.for_images`.
     """

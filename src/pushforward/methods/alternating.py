@@ -158,7 +158,7 @@ class AbstractAlternating(AbstractMethod):
         ):
             raise UsageError(
                 "weigh_codes needs codes, batches of at least two, and a target that "
-                "knows noise levels."
+                "knows noise levels; with weigh_codes=False codes are equally likely."
             )
         width = 1024 if image else (256 if fast else 64)
         latent = 128 if image else target.dim + (self.shape == "mixture")

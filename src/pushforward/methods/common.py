@@ -55,7 +55,7 @@ def new_map(
     A residual one starts at the standard normal (times `scale`); a mixture at the
     particles of the first look; a plain one, the multi-layer perceptron of the paper,
     wherever its random weights put it, and so does the generator of an image, which
-    may have `codes`, all as likely or with weights to be learnt.
+    may have `codes`, equally likely or with weights to be learnt.
     """
     if codes and (shape != "image" or not 2 <= codes <= latent):
         raise UsageError(

@@ -37,7 +37,8 @@ def for_images(kind: type[Method] = DFT, **changes: Any) -> Method:
 
     Transposed convolutions with codes, a U-Net for the score, and the settings of the
     experiment with digits; `changes` replaces any of them. How likely the codes are is
-    learnt: if all are as likely, every kind of image has a share of so many 32nds.
+    learnt: were they equally likely, a kind of image would have the share of a whole
+    number of codes.
     """
     if kind not in _OWN:
         raise UsageError(

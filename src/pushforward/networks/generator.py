@@ -23,8 +23,8 @@ class Generator(AbstractBatchNetwork):
 
     A continuous map of a normal is connected: between two kinds of image it makes
     images of neither. With `codes`, the largest of the first so many latent numbers
-    chooses one of as many inputs on top of them, and the map may jump. All codes are
-    then as likely; if they are `weighted`, the last latent number picks one by weights
+    chooses one of as many inputs on top of them, and the map may jump. Codes are then
+    equally likely; if they are `weighted`, the last latent number picks one by weights
     softmax(`logits`), and has no other part in the image.
     """
 

@@ -9,6 +9,7 @@ from pushforward.experiments.results import Results
 from pushforward.report.mnist_details import (
     difference,
     earlier,
+    fid_text,
     labels,
     missing,
     outdated,
@@ -80,14 +81,6 @@ def _real(results: Results, which: str) -> dict[str, Record]:
     return {r["metric"]: r for r in results.records(method=which)}
 
 
-def _fid(record: Record | None) -> str:
-    if record is None:
-        return ""
-    if record["value"] is None:
-        return "not finite"
-    return f"{record['value']:.2f} ± {record['sd'] or 0:.2f}"
-
-
 def _head(results: Results) -> str:
     head = f"""# A one-step sampler for an energy model of MNIST
 
@@ -109,11 +102,11 @@ an image, and by generators that were distilled from it and need one. FID is the
 distance to the test images in the features of a classifier trained here, which is right
 about {100 * accuracy["value"]:.2f} % of them.
 
-**The floor: {floor["n"]:,} training images score {_fid(floor)}.** A sampler of the data
-themselves would score about that; one of an energy model cannot be expected to score
-less. The ± is the sd over draws of the same images with replacement. FIDs of other
-classifiers, such as the paper's, are on a scale of their own: only comparisons within
-one column mean something.
+**The floor: {floor["n"]:,} training images score {fid_text(floor)}.** A sampler of the
+data themselves would score about that; one of an energy model cannot be expected to
+score less. The ± is the sd over draws of the same images with replacement. FIDs of
+other classifiers, such as the paper's, are on a scale of their own: only comparisons
+within one column mean something.
 """
 
 
@@ -168,19 +161,19 @@ def _verdict(
 ) -> str:
     fid, fast = records["fid"], speed(results, records)
     curve = results.cells[name].get("curve") or []
-    parts = [f"FID {_fid(fid)}"]
+    parts = [f"FID {fid_text(fid)}"]
     if rival is not None:
         answer = {
             True: "the claim holds",
             False: "the claim does not hold",
             None: "too near to tell",
         }[_both(fid, curve, rival)]
-        parts[0] += f" against {_fid(rival)} of 200 steps: **{answer}**"
+        parts[0] += f" against {fid_text(rival)} of 200 steps: **{answer}**"
         further = dict(samplers(results)).get("langevin|250 steps", {}).get("fid")
         if further is not None:
             also = {True: "also", False: "not", None: "too near to tell"}
             told = also[_both(fid, curve, further)]
-            parts[0] += f" ({told} against 250 steps, {_fid(further)})"
+            parts[0] += f" ({told} against 250 steps, {fid_text(further)})"
     if curve:
         parts.append(f"on other draws, at the last evaluation, {curve[-1][1]:.2f}")
     low, high = records["digit_low"]["value"], records["digit_high"]["value"]
@@ -222,7 +215,7 @@ def _table_3(results: Results) -> str:
                 f"{steps:,}",
                 "" if seconds is None else f"{seconds['value']:.3g}",
                 f"{records['gflop']['value']:,.4g}",
-                _fid(fid),
+                fid_text(fid),
                 f"{fid['paper']:.2f}" if "paper" in fid else "",
             ]
         )
@@ -230,7 +223,7 @@ def _table_3(results: Results) -> str:
         return ""
     floor = _real(results, "train").get("fid")
     if floor is not None:
-        rows.append(["training images: the floor", "", "", "", _fid(floor), ""])
+        rows.append(["training images: the floor", "", "", "", fid_text(floor), ""])
     sizes = {r["n"] for r in results.records(metric="seconds_batch")}
     energy = results.find(method="energy", metric="gflop")
     cost = f" (of {energy['value']:.3g} each)" if energy else ""
@@ -268,8 +261,8 @@ def _longest(results: Results) -> str:
     tuned = settings.scale(results.scale).tuning.steps
     return f"""
 The longest chains were to show what the energy model itself would score. They score
-**more** than shorter ones: {label(last)}, {_fid(longest["fid"])}, with digits
-from {low} to {high} of their share; {label(best)}, {_fid(shorter["fid"])}.
+**more** than shorter ones: {label(last)}, {fid_text(longest["fid"])}, with digits
+from {low} to {high} of their share; {label(best)}, {fid_text(shorter["fid"])}.
 Whether that is the schedule, which was tuned at {tuned} steps, or the shares that the
 energy model itself gives to digits, was not told apart.
 """
@@ -370,10 +363,13 @@ def _costs(results: Results) -> str:
     if not rows:
         return ""
     header = ["stage", "steps", "learning rates", "seconds", "device"]
+    shared = ""
+    if any("remark" in cell for cell in results.cells.values()):
+        shared = " Before comparing them, see the remarks."
     return f"""## What training costs
 
 Learning rates are those of the sampler and of its score network. Seconds include
-compilation.
+compilation.{shared}
 
 {table(header, rows)}
 """

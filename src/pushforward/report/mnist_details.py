@@ -48,24 +48,26 @@ def labels(results: Results) -> dict[str, str]:
 def difference(results: Results) -> str:
     """What the recipe adds to the paper's loss, one thing after the other."""
     told = {
-        "paper": "The paper's settings",
+        "paper": "The paper's settings, as many steps",
         "no codes": "Our rates, averaged weights, the score trained first",
-        "equal codes": "Codes besides, all as likely",
-        "ours": "Weights of the codes learnt",
+        "equal codes": "And codes, equally likely",
+        "ours": "And the weights of codes learnt",
     }
     rows = []
     for setting, what in told.items():
         cell = results.cells.get(f"dft_l2|{setting}")
         if cell is None:
             return ""
-        found = {r["metric"]: r["value"] for r in cell["records"]}
-        ends = (number(found[f"digit_{end}"], 2) for end in ("low", "high"))
+        found = {r["metric"]: r for r in cell["records"]}
+        low, high, sure = (
+            found[metric]["value"] for metric in ("digit_low", "digit_high", "sure")
+        )
         rows.append(
             [
                 what,
-                number(found["fid"], 2),
-                " to ".join(ends),
-                number(found["sure"], 3),
+                fid_text(found["fid"]),
+                f"{number(low, 2)} to {number(high, 2)}",
+                number(sure, 3),
             ]
         )
     header = [
@@ -74,33 +76,44 @@ def difference(results: Results) -> str:
         "digits, ratio to MNIST's share",
         "share the classifier is sure of",
     ]
-    return f"""**What made the difference**, each line on top of the one above it, by
-one training each:
+    return f"""**One thing after the other**, by one training each, which does not tell
+how much trainings differ:
 
 {table(header, rows)}
 """
 
 
+def fid_text(record: dict[str, Any] | None) -> str:
+    """An FID and its sd."""
+    if record is None:
+        return ""
+    if record["value"] is None:
+        return "not finite"
+    return f"{record['value']:.2f} ± {record['sd'] or 0:.2f}"
+
+
 def earlier(results: Results) -> str:
-    """What was scored before."""
-    known, lines = labels(results), []
-    for name, cell in sorted(results.cells.items()):
+    """What was scored before, each beside its rival of that time."""
+    lines = []
+    for name, cell in results.cells.items():
         for past in cell.get("earlier", []):
             low, high = (number(past[f"digit_{end}"], 2) for end in ("low", "high"))
+            fid = fid_text({"value": past["fid"], "sd": past["sd"]})
+            rival = fid_text({"value": past["rival"], "sd": past["rival_sd"]})
+            what = f"{settings.LABELS[name.split('|')[0]]}, {past['what']}"
             lines.append(
-                f"- {known[name]}: FID {past['fid']:.2f} ± {past['sd']:.2f}, digits "
-                f"from {low} to {high} of their share ({past['what']})."
+                f"- {what}: FID {fid} against {rival} of 200 steps then; digits from "
+                f"{low} to {high} of their share."
             )
-    listed = "\n".join(lines)
+    listed = "\n".join(sorted(lines))
     return f"{_EARLIER}\n\n{listed}\n" if lines else ""
 
 
 _EARLIER = """\
 **Trainings differ, and settings were chosen** by FID to the same test images, as
-Langevin's schedule was: by shorter runs, and after these at full length. Their figures
-were taken over from earlier files of the same command; classifier and energy model had
-been trained anew each time. Where a line comes twice, so was the generator, with the
-same settings and the same seed."""
+Langevin's schedule was: by shorter runs, and after these at full length. These lines
+were copied from earlier files of the same command and seed. Classifier and energy model
+were others, which is why 200 steps of Langevin stand beside each."""
 
 
 def schedule(results: Results) -> str:
@@ -162,7 +175,13 @@ def setup(results: Results) -> str:
     if paper is not None:
         theirs = f"""
 - "paper": no codes, batch {paper.batch_size}, constant learning rates of
-  {paper.learning_rate}, the last weights, no steps of the score alone."""
+  {paper.learning_rate}, the last weights, no steps of the score alone; as many steps as
+  the others, of which the paper does not give the number."""
+    others = ""
+    if "dft_l2|equal codes" in made and "dft_l2|no codes" in made:
+        others = f"""
+- "Equal codes": the largest of the first {n} latent numbers chooses the code, so that
+  all are equally likely, and has its part in the image too. "No codes": without."""
     return f"""## Settings
 
 - Images of 28 by 28 in the middle of 32 by 32, pixels in [0, 1].
@@ -182,8 +201,7 @@ def setup(results: Results) -> str:
   highest noise level, where the noise joins what the codes make: no gradient through an
   image can change how often it is made.
   {batch}, learning rates of {ours.learning_rate:g}{falling}, averaged weights, at first
-  {ours.score_warmup} steps of the score alone. "Equal codes": all of them as likely.
-  "No codes": without.{theirs}
+  {ours.score_warmup} steps of the score alone.{others}{theirs}
 - DFT's loss is w1 L1 + L2. "L2 alone" (w1 = 0) is the paper's pseudo-code, "full
   gradient" (w1 = 1) its theorem, and w1 = {settings.MINUS} the usual choice of
   score-identity distillation.

@@ -97,8 +97,7 @@ def training(results: Results) -> Figure | None:
     if floor is not None:
         panel.axhline(floor["value"], color=EXACT, ls="--", lw=1, label="the floor")
     panel.set(xlabel="training steps", ylabel="FID", yscale="log")
-    # Beside the lines, which fill the panel.
-    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend_beside(panel)
     return figure
 
 
@@ -123,7 +122,7 @@ def energies(results: Results) -> Figure | None:
     chains = [n for n, _ in samplers(results) if n.startswith("langevin")]
     if not generators:
         return None
-    figure = Figure(figsize=(8.0, 4.0), layout="constrained")
+    figure = Figure(figsize=(9.5, 4.0), layout="constrained")
     panel = figure.subplots()
     lines = [(n, label(n), COLOURS[n.split("|")[0]], 1.3) for n in generators]
     lines += [(n, label(n), _GREY, 1.3) for n in chains[-1:]]
@@ -136,5 +135,10 @@ def energies(results: Results) -> Figure | None:
             panel.stairs(heights, edges, color=colour, lw=width, ls=style, label=words)
     panel.set(xlabel="f", ylabel="density", yticks=[])
     panel.spines[["top", "left", "right"]].set_visible(False)
-    panel.legend(fontsize=8)
+    _legend_beside(panel)
     return figure
+
+
+def _legend_beside(panel: Axes) -> None:
+    """A legend to the right of the lines, which fill the panel."""
+    panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
