@@ -37,7 +37,8 @@ def weight_loss(
         E[r(x + sigma eps) - r(x' + sigma eps)] = E[(s(y) - s_q(y)) . (x - x')].
 
     That needs scores that are known between the draws: `sigma` should be so large that
-    modes overlap. (The optimiser clips this gradient together with the network's, which
+    modes overlap. But not larger: between kinds that noise has made alike, the
+    divergence is nearly flat, and their weights are known the less. (The optimiser clips this gradient together with the network's, which
     changes its length, not where it is zero on average.)
 
     Args:
