@@ -38,8 +38,9 @@ def weight_loss(
 
     That needs scores that are known between the draws: `sigma` should be so large that
     modes overlap. But not larger: between kinds that noise has made alike, the
-    divergence is nearly flat, and their weights are known the less. (The optimiser clips this gradient together with the network's, which
-    changes its length, not where it is zero on average.)
+    divergence is nearly flat, and their weights are known the less. (The optimiser
+    clips this gradient together with the network's, which changes its length, not where
+    it is zero on average.)
 
     Args:
         key: random key for the noise and the places between the draws.
