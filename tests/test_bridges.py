@@ -5,6 +5,7 @@ import sys
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -17,7 +18,11 @@ import pushforward as pf
 from pushforward.bridges import from_numpyro, to_arviz
 from pushforward.errors import MissingDependencyError, UsageError
 
-pytestmark = pytest.mark.once
+pytestmark = [
+    pytest.mark.once,
+    # Many of these models are priors, and meant to be.
+    pytest.mark.filterwarnings("ignore:No site of the model is observed"),
+]
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -181,6 +186,54 @@ def sometimes():
         numpyro.sample("z", dist.Normal(0, 1))
 
 
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 10))
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+
+
+X = jnp.arange(4.0)
+
+
+def test_data_that_were_forgotten():
+    with pytest.warns(UserWarning, match="this is its prior, of slope, y; if that is"):
+        assert from_numpyro(line, X).dim == 5
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (jnp.zeros(3), "The data of 'y' have the shape (3,), and in the model it has"),
+        (X.at[2].set(jnp.nan), "The data of 'y' are nan at [2]: leave out what is"),
+    ],
+)
+def test_data_that_do_not_fit(y, words):
+    with pytest.raises(UsageError) as error:
+        from_numpyro(line, X, y)
+    assert words in str(error.value)
+
+
+@pytest.fixture
+def unchecked():
+    """Annotations are not checked, as in a user's program."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [None, 3.0, "model"])
+def test_what_is_no_model(wrong):
+    with pytest.raises(UsageError, match="is the model, a function that samples, and"):
+        from_numpyro(wrong, line, X)
+
+
+def test_a_model_in_place_of_a_density_is_told_what_to_do():
+    target = pf.Target(lambda x: line(X, X), dim=2)
+    with pytest.raises(UsageError, match=r"bridges.from_numpyro\(model, data\)"):
+        pf.fit(jax.random.key(0), target, progress=False)
+
+
 def never_twice(calls=[]):  # noqa: B006
     calls.append(None)
     numpyro.sample(f"x{len(calls)}", dist.Normal(0, 1))
@@ -239,7 +292,48 @@ class TestArviz:
         found = to_arviz(np.zeros((5, 2)), dims={"x": ["side"]})["posterior"]
         assert found["x"].dims == ("chain", "draw", "side")
 
-    @pytest.mark.parametrize("draws", [{"a": np.zeros(3), "b": np.zeros(2)}, 1.0, {}])
-    def test_what_is_no_set_of_draws(self, draws):
-        with pytest.raises(UsageError, match="one common leading axis, the draws"):
+    def test_other_groups(self):
+        ahead, data = {"y": np.ones((5, 3))}, {"y": np.zeros(3)}
+        found = to_arviz(np.zeros((5, 2)), predictive=ahead, observed=data)
+        assert found["posterior_predictive"]["y"].shape == (1, 5, 3)
+        assert found["observed_data"]["y"].shape == (3,)
+
+    def test_a_file_of_draws(self, tmp_path):
+        np.savez(tmp_path / "draws.npz", a=np.arange(5.0), b=np.ones((5, 2)))
+        with np.load(tmp_path / "draws.npz") as file:
+            posterior = to_arviz(file)["posterior"]
+        np.testing.assert_array_equal(posterior["a"].values, [np.arange(5.0)])
+        assert posterior["b"].shape == (1, 5, 2)
+
+    def test_groups_of_numpyro_are_named_with_dots(self):
+        assert "g.tau" in to_arviz({"g/tau": [1.0, 2.0]})["posterior"]
+
+    @pytest.mark.parametrize(
+        ("draws", "words"),
+        [
+            ({"a": np.zeros(3), "b": np.zeros(2)}, "a has (3,), b has (2,)."),
+            (1.0, "one common leading axis, the draws, but of their shapes x has ()."),
+            ({}, "arrays of numbers, or a tree of such arrays, and this dict is not."),
+            (None, "and this NoneType is not."),
+            ("draws.npz", "and this str is not."),
+            ({"a": np.array(["u"])}, "and this dict is not."),
+            ({"a": None, "b": np.zeros(3)}, "and this dict is not."),
+            ({"draw": np.zeros(3)}, "no room for a parameter 'draw' in ArviZ"),
+            ({"g": {"t": np.zeros(3)}, "g.t": np.zeros(3)}, "no room for a parameter"),
+        ],
+        ids=str,
+    )
+    def test_what_is_no_set_of_draws(self, draws, words):
+        with pytest.raises(UsageError) as error:
             to_arviz(draws)
+        assert words in str(error.value)
+
+    def test_a_sampler_is_not_draws(self):
+        fit = pf.fit(
+            jax.random.key(0),
+            pf.targets.get("gaussian"),
+            pf.methods.Gaussian(steps=2, batch_size=8, particles=64),
+            progress=False,
+        )
+        with pytest.raises(UsageError, match="give what its sample"):
+            to_arviz(fit.sampler)

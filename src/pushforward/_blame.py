@@ -48,6 +48,12 @@ def location(error: BaseException) -> str:
     return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
 
 
+def passed_through(error: BaseException, package: str) -> bool:
+    """Whether the exception came out of a package of this name."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(package in Path(frame.filename).parts for frame in frames)
+
+
 def _is_theirs(filename: str) -> bool:
     # "<string>" and "<stdin>" are the user's; "<frozen importlib>" is Python's.
     if filename.startswith("<"):

@@ -1,6 +1,7 @@
 """From a NumPyro model to a target."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from pushforward.errors import DensityError, MissingDependencyError, UsageError
 from pushforward.targets import Target, constrained
 
 Model = Callable[..., Any]
+# What a model did when it was run: its sites, as NumPyro describes them, by name.
+Trace = dict[str, dict[str, Any]]
 # What JAX raises where a program needs the values of its arguments, not only shapes.
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -51,7 +54,15 @@ def from_numpyro(model: Model, *args: Any, **kwargs: Any) -> Target:
         *args: what the model is called with: data, sizes.
         **kwargs: the same, by name.
     """
-    sites = _latent_sites(model, args, kwargs)
+    _require()
+    if not callable(model):
+        raise UsageError(
+            "The first argument of from_numpyro is the model, a function that samples, "
+            f"and not a {type(model).__name__}; what it is called with comes after it."
+        )
+    traces = [_trace(model, args, kwargs, seed) for seed in (0, 1)]
+    _check_observed(traces[0])
+    sites = _latent_sites(*traces)
     example = {name: np.zeros(np.shape(site["value"])) for name, site in sites.items()}
     constraints = {name: _constraint(name, site) for name, site in sites.items()}
     joint = _joint(model, args, kwargs, {k: s["value"] for k, s in sites.items()})
@@ -88,9 +99,11 @@ def _joint(model: Model, args: tuple, kwargs: dict, sites: dict[str, Array]):
     try:
         eqx.filter_eval_shape(lambda joint, sites: joint(sites), joint, sites)
         return joint
-    except _NEEDS_VALUES:
-        # Of its data, perhaps, such as the largest of several numbers of groups.
-        compiled_in = functools.partial(_log_joint, model, args, kwargs)
+    except Exception as error:
+        if not isinstance(error, _NEEDS_VALUES):
+            raise _theirs(error) from error
+    # It asks for values: of its data, perhaps, such as the largest number of a group.
+    compiled_in = functools.partial(_log_joint, model, args, kwargs)
     try:
         jax.eval_shape(compiled_in, sites)
     except Exception as error:
@@ -102,9 +115,40 @@ def _theirs(error: Exception) -> DensityError:
     return DensityError(_blame.raised("Your model", error) + ".")
 
 
-def _latent_sites(model: Model, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
+def _check_observed(trace: Trace) -> None:
+    """Refuses data that do not fit or are not there; warns where there are none."""
+    from numpyro.distributions import MaskedDistribution
+
+    seen = {n: s for n, s in trace.items() if s["type"] == "sample"}
+    observed = {n: s for n, s in seen.items() if s["is_observed"]}
+    if seen and not observed:
+        warnings.warn(
+            "No site of the model is observed, so this is its prior, of "
+            f"{', '.join(seen)}; if that is not meant, give the model its data.",
+            stacklevel=3,
+        )
+    for name, site in observed.items():
+        value, wanted = np.asarray(site["value"]), site["fn"].shape()
+        try:
+            np.broadcast_shapes(value.shape, wanted)
+        except ValueError:
+            raise UsageError(
+                f"The data of {name!r} have the shape {value.shape}, and in the model "
+                f"it has {wanted}."
+            ) from None
+        masked = isinstance(site["fn"], MaskedDistribution)
+        if np.issubdtype(value.dtype, np.floating) and not masked:
+            missing = np.argwhere(np.isnan(value))
+            if len(missing):
+                where = f" at {missing[0].tolist()}" if value.ndim else ""
+                raise UsageError(
+                    f"The data of {name!r} are nan{where}: leave out what is missing, "
+                    "or sample it."
+                )
+
+
+def _latent_sites(first: Trace, second: Trace) -> dict[str, dict[str, Any]]:
     """The sites to draw, each as NumPyro describes it; refuses what cannot be drawn."""
-    first, second = (_trace(model, args, kwargs, seed) for seed in (0, 1))
     for name, site in first.items():
         size, subsample = site["args"] if site["type"] == "plate" else (0, None)
         if subsample is not None and subsample < size:
@@ -140,9 +184,8 @@ def _is_latent(site: dict[str, Any]) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
 
-def _trace(model: Model, args: tuple, kwargs: dict, seed: int) -> dict[str, Any]:
+def _trace(model: Model, args: tuple, kwargs: dict, seed: int) -> Trace:
     """What the model does when it is run once."""
-    _require()
     from numpyro import handlers
     from numpyro.infer import init_to_uniform
 
@@ -178,7 +221,7 @@ def _constraint(name: str, site: dict[str, Any]) -> str:
     if support.is_discrete:
         raise UsageError(
             f"The site {name!r} is discrete, and only real numbers can be drawn by a "
-            "network: sum over its values in the model."
+            "network: if it is data, give it to the model; if not, sum over its values."
         )
     if any(len(values) != 1 for values in bounds):
         raise UsageError(

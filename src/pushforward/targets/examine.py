@@ -165,11 +165,13 @@ def _look(target, pieces: list[Piece], points: np.ndarray, sigma, looks: list) -
 
 
 def _at(target: AbstractTarget, index: int, value: float) -> str:
-    constrained = any(
-        leaf.constraint.kind != "real" for leaf in target.structure.leaves
-    )
-    space = " (unconstrained)" if constrained else ""
-    return f"{target.names[index]!r} = {value:.3g}{space}"
+    return f"{target.names[index]!r} = {value:.3g}{_space(target)}"
+
+
+def _space(target: AbstractTarget) -> str:
+    """A word on the coordinates in which a point is shown, where there are two."""
+    free = all(leaf.constraint.kind == "real" for leaf in target.structure.leaves)
+    return "" if free else " (unconstrained)"
 
 
 def _check_values(target, pieces: list[Piece], points: np.ndarray, seen: Seen) -> str:
@@ -218,7 +220,8 @@ def _blamed(target, part: int, points: np.ndarray, bad: np.ndarray) -> str:
 
 def _point(target: AbstractTarget, x: np.ndarray) -> str:
     named = [f"{n} = {v:.3g}" for n, v in zip(target.names, x, strict=True)]
-    return ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")
+    more = ", ..." if len(named) > 4 else ""
+    return ", ".join(named[:4]) + more + _space(target)
 
 
 def _broken_datum(target, part: int, points: np.ndarray) -> str:

@@ -105,6 +105,11 @@ def theirs(target: AbstractTarget, name: str, error: Exception) -> DensityError:
             "parameters with names need a Target with example= instead of dim, a tree "
             "such as {'a': 0.0, 'b': jnp.zeros(3)}."
         )
+    if _blame.passed_through(error, "numpyro"):
+        advice = (
+            "a NumPyro model becomes a target by "
+            "pushforward.bridges.from_numpyro(model, data)."
+        )
     return DensityError(_blame.raised(name, error) + (f": {advice}" if advice else "."))
 
 
