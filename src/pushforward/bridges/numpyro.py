@@ -116,7 +116,7 @@ def _theirs(error: Exception) -> DensityError:
 
 
 def _check_observed(trace: Trace) -> None:
-    """Refuses data that do not fit or are not there; warns where there are none."""
+    """Refuses data that do not fit or hold nan; warns where there are none at all."""
     from numpyro.distributions import MaskedDistribution
 
     seen = {n: s for n, s in trace.items() if s["type"] == "sample"}
