@@ -9,6 +9,7 @@ import numpy as np
 
 from pushforward.errors import MissingDependencyError, UsageError
 from pushforward.sampler import Sampler
+from pushforward.targets.structure import path_name
 
 # How ArviZ calls the axes that draws have: a variable cannot have such a name.
 _AXES = ("chain", "draw")
@@ -68,11 +69,8 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
     # A file that numpy has opened is no dict.
     tree = dict(tree) if isinstance(tree, Mapping) else tree
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)
-    names = [
-        # ArviZ's own groups are parted by slashes.
-        jax.tree_util.keystr(path, simple=True, separator=".").replace("/", ".") or "x"
-        for path, _ in paths
-    ]
+    # ArviZ's own groups are parted by slashes.
+    names = [path_name(path).replace("/", ".") or "x" for path, _ in paths]
     values = [np.asarray(value) for _, value in paths]
     numbers = all(np.issubdtype(v.dtype, np.number) or v.dtype == bool for v in values)
     if not (values and numbers):

@@ -42,7 +42,8 @@ class Leaf:
         return [f"{label}[{','.join(map(str, i))}]" if i else label for i in indices]
 
 
-def _path_name(path: tuple[Any, ...]) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
+    """The name of a parameter inside others: theirs and its own, with dots between."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
@@ -71,7 +72,7 @@ class Structure:
     def of(example: Any, constraints: Mapping[str, str] | None = None) -> "Structure":
         """The structure of a tree, with a constraint for some of its leaves."""
         paths, treedef = jax.tree_util.tree_flatten_with_path(example)
-        names = [_path_name(path) for path, _ in paths]
+        names = [path_name(path) for path, _ in paths]
         constraints = dict(constraints or {})
         if len(set(names)) < len(names):
             twice = next(n for n in names if names.count(n) > 1)
