@@ -12,9 +12,9 @@ STAMP := $(VENV)/.installed
 PYTHON ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
-X64_TESTS ?= $(addprefix tests/test_,constraints.py coordinates.py densities.py \
+X64_TESTS ?= $(addprefix tests/test_,constraints.py preconditioner.py densities.py \
 	dft_gradient.py kl_gradient.py ksd.py minibatch.py mmd.py networks.py scores.py \
-	wasserstein.py)
+	spline.py wasserstein.py)
 PYTHONS = $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -55,17 +55,17 @@ format: $(STAMP)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-typecheck: $(STAMP)  ## pyright on src
+typecheck: $(STAMP)  ## pyright on src and reproduction
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(STAMP)  ## run every benchmark and render docs/benchmarks.md
 	@set -e; for file in benchmarks/[a-z]*.py; do \
-		echo "$$file"; $(BIN)/python "$$file"; \
+		echo "$$file"; PYTHONPATH=. $(BIN)/python "$$file"; \
 	done
 
 clean:  ## remove .venv, caches and built packages; runs and results stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
-	find src tests benchmarks examples -name __pycache__ -type d -prune \
+	find src reproduction tests benchmarks examples -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true
 
 # An interpreter counts only if it runs: a name on PATH may be an empty shim. Where

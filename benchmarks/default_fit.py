@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from densities import DENSITIES, WAY
 
 import pushforward as pf
-from pushforward.diagnostics import Floor
+from pushforward.diagnostics import ExactBaseline
 
 TARGETS = (
     "gaussian",
@@ -49,34 +49,35 @@ def measure(name, count, seed):
     seconds = time.perf_counter() - start
     sampler = fitted.sampler
     fresh, exact_key, weight_key = jax.random.split(jax.random.key(10**6), 3)
-    floor = Floor(
+    baseline = ExactBaseline(
         exact_key, target, DRAWS, sets=EXACT_SETS, statistics=("ksd_u", "sliced_w2")
     )
-    scores = floor.judge(fresh, sampler.sample_flat, sets=SETS, comparisons=count)
+    flat = sampler.unconstrained()
+    scores = baseline.compare(fresh, flat.sample, sets=SETS, comparisons=count)
     u, w = scores["ksd_u"], scores["sliced_w2"]
     record = {
         "target": name,
         "dim": target.dim,
         "seed": seed,
         "fit_seconds": round(seconds, 1),
-        "status": fitted.status,
+        "status": fitted.message,
         "steps": fitted.history.steps,
         "ksd_u": u.mean,
         "ksd_u_error": u.error,
         "ksd_u_exact": u.exact,
         "ksd_u_bound": u.bound,
-        "ksd_at_floor": u.at_floor,
+        "ksd_at_floor": u.indistinguishable,
         "sliced_w2": w.mean,
         "sliced_w2_exact": w.exact,
         "sliced_w2_ratio": w.ratio,
         "sliced_w2_bound_ratio": w.bound / w.exact,
-        "sliced_w2_at_floor": w.at_floor,
+        "sliced_w2_at_floor": w.indistinguishable,
         "dft_chosen": float(fitted.history.rows[-1].get("dft_chosen", 0.0)),
     }
     sides = {"mog2": (jnp.eye(2)[0], 0.5), "modes40": (jnp.asarray(WAY), 0.3)}
     if name in sides:
         way, exact = sides[name]
-        draws = sampler.sample_flat(weight_key, 100_000)
+        draws = flat.sample(weight_key, 100_000)
         record["weight_of_first_mode"] = float(jnp.mean(draws @ way < 0))
         record["weight_exact"] = exact
     return record

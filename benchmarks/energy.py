@@ -5,6 +5,8 @@ of `step`, both compiled beforehand: the claims are the ratio of two runs, and t
 a further step, from runs of two lengths. The step's arithmetic, counted from the traced
 program, over its time, beside the rate of one large convolution alone: the share. To
 see what is in the way: the same with four times the batch, and a pass forward alone.
+
+Run it from the root of a checkout: PYTHONPATH=. python benchmarks/energy.py
 """
 
 import argparse
@@ -20,8 +22,8 @@ import jax.numpy as jnp
 from engine import begin, scan
 
 import pushforward as pf
-from pushforward.experiments.counting import multiplications
-from pushforward.experiments.mnist_tasks import Energy, Images
+from reproduction.common.cost import flops
+from reproduction.mnist.tasks import Energy, Images
 
 
 def seconds(call, repeats):
@@ -73,7 +75,7 @@ def main():
         task = Energy(width=arguments.width, batch_size=batch)
         task = task.resolve(images, backend)
         state = begin(task, images, key, jnp.asarray(steps, jnp.int32))
-        work = 2e-12 * multiplications(task.step, key, images, state)
+        work = 1e-12 * flops(task.step, key, images, state)
 
         def bare(task=task, state=state, steps=steps):
             return scan(task, images, key, state, steps)
@@ -99,7 +101,7 @@ def main():
     network = state.network
     look = eqx.filter_jit(lambda n, x: jax.vmap(n)(x))
     x = jax.random.normal(key, (512, 1024), jnp.float32)
-    work = 2e-12 * 512 * multiplications(network, x[0])
+    work = 1e-12 * 512 * flops(network, x[0])
     results["forward_tflop_a_second"] = work / seconds(lambda: look(network, x), 20)
     few = 2 if backend == "cpu" else 50
     batch = 16 if backend == "cpu" else 1024

@@ -2,7 +2,7 @@
 
     python benchmarks/stream.py [--draws N] [--out results/benchmark_stream.json]
 
-The draws come from a network of the default recipe's size; it need not be trained.
+The draws come from the network of the default fit, untrained.
 """
 
 import argparse
@@ -14,20 +14,25 @@ import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import pushforward
 from pushforward.networks import MixtureMap
-from pushforward.sampler import Sampler
-from pushforward.targets.coordinates import Whitening
-from pushforward.targets.structure import Structure
 
 
-def untrained_sampler() -> Sampler:
-    network = MixtureMap(3, 64, 3, 16, key=jax.random.key(0))
-    zero = jnp.zeros((), jnp.result_type(float))
-    return Sampler(network, Whitening.identity(2), zero, Structure.vector(2))
+def untrained_sampler() -> pushforward.Sampler:
+    target = pushforward.targets.get("donut")
+    method = pushforward.methods.Transport().resolve(target, jax.default_backend())
+    assert isinstance(method, pushforward.methods.Transport)
+    network = MixtureMap(
+        target.dim + 1,
+        method.width,
+        method.depth,
+        method.components,
+        method.layers,
+        key=jax.random.key(0),
+    )
+    return pushforward.Sampler.from_network(network)
 
 
 def main() -> None:

@@ -27,9 +27,9 @@ if jax.__version_info__ < (0, 11) and EMITTERS not in flags:
 # With several devices, code that quietly relies on there being one fails here.
 jax.config.update("jax_num_cpu_devices", 4)
 
-# From here on every annotated function of the package checks its arguments and its
+# From here on every annotated function of both packages checks its arguments and its
 # result. The handle's uninstall() is never called: the tests run under it to the end.
-install_import_hook("pushforward", "beartype.beartype")
+install_import_hook(["pushforward", "reproduction"], "beartype.beartype")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -251,7 +251,7 @@ def test_the_samplers_refuse_with_a_sentence():
     with pytest.raises(UsageError, match="keep must lie between 0 and 3"):
         mcmc.sgld(key, density, x, 3, step_size=0.1, keep=4)
     levels = jnp.ones(3)
-    with pytest.raises(UsageError, match="knows the noise level"):
+    with pytest.raises(UsageError, match="depends on the noise level"):
         mcmc.annealed_langevin(key, density, x, levels, step_ratio=0.1)
     with pytest.raises(UsageError, match="sigmas is empty"):
         mcmc.annealed_langevin(key, _blurred(), x, levels[:0], step_ratio=0.1)

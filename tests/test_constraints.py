@@ -168,13 +168,13 @@ class TestParse:
     @pytest.mark.parametrize(
         ("text", "shape"),
         [
-            ("interval", "interval(lower, upper)"),
-            ("interval(1)", "interval(lower, upper)"),
-            ("interval(2, 1)", "interval(lower, upper)"),
-            ("interval(0, 0)", "interval(lower, upper)"),
-            ("interval(0,, 1)", "interval(lower, upper)"),
-            ("interval(0, inf)", "interval(lower, upper)"),
-            ("interval(a, b)", "interval(lower, upper)"),
+            ("interval", "interval(lower, upper) with lower < upper"),
+            ("interval(1)", "interval(lower, upper) with lower < upper"),
+            ("interval(2, 1)", "interval(lower, upper) with lower < upper"),
+            ("interval(0, 0)", "interval(lower, upper) with lower < upper"),
+            ("interval(0,, 1)", "interval(lower, upper) with lower < upper"),
+            ("interval(0, inf)", "interval(lower, upper) with lower < upper"),
+            ("interval(a, b)", "interval(lower, upper) with lower < upper"),
             ("greater_than(nan)", "greater_than(bound)"),
             ("greater_than(1,)", "greater_than(bound)"),
             ("less_than()", "less_than(bound)"),
@@ -336,7 +336,7 @@ class TestFile:
     def test_a_tree_that_a_file_cannot_hold(self, example):
         data = json.loads(json.dumps(Structure.of(example).to_json()))
         assert data["tree"] is None
-        with pytest.raises(FileError, match=r"load\(path, target=\.\.\.\)"):
+        with pytest.raises(FileError, match=r"load\(path, like=target\)"):
             Structure.from_json(data)
 
     @pytest.mark.parametrize(

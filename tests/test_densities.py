@@ -421,8 +421,8 @@ def test_a_second_instance_traces_nothing():
 def test_catalogue_describes_what_it_makes(entry):
     target = catalogue.get(entry.name)
     assert target.dim == entry.dim
-    assert (target.exact is not None) == entry.exact
-    assert target.has_density == (entry.kind == "density")
+    assert target.can_sample == entry.exact
+    assert (target.why_no_density() is None) == (entry.kind == "density")
 
 
 @pytest.mark.once

@@ -18,10 +18,12 @@ import pytest
 import quadrature as qd
 from pushforward.errors import UsageError
 from pushforward.methods import DFT
-from pushforward.methods.dft import dft_loss
 from pushforward.networks import AffineMap, ScoreMLP
+from pushforward.objectives import DFT as DFTObjective
+from pushforward.objectives import AbstractScoreObjective, Noise, ScoreBased
+from pushforward.objectives.dft import dft_loss
 from pushforward.targets import MinibatchTarget, Target
-from pushforward.targets.coordinates import Whitened, Whitening
+from pushforward.targets.preconditioner import Preconditioned, Preconditioner
 from quadrature import Affine, assert_equal
 
 SIGMA = 0.3
@@ -184,10 +186,10 @@ class TestTheorem:
     ("options", "sentence"),
     [
         ({"form": "simplified", "w1": 0.0}, r"w1 = w2 only, but w1 is 0\.0 and w2 is"),
-        ({"noise_scale": 1.0}, r"less than 1, .* not 1\.0"),
-        ({"noise_scale": -0.1}, r"at least 0 and .* not -0\.1"),
-        ({"noise_scale": 0.0, "form": "divergence"}, "use estimator='exact'"),
-        ({"noise_scale": 0.0, "estimator": "exact"}, "use form='divergence'"),
+        ({"noise": 1.0}, r"less than 1, .* not 1\.0"),
+        ({"noise": -0.1}, r"at least 0 and .* not -0\.1"),
+        ({"noise": 0.0, "form": "divergence"}, "use estimator='exact'"),
+        ({"noise": 0.0, "estimator": "exact"}, "use form='divergence'"),
     ],
 )
 def test_what_cannot_be_is_refused(options, sentence):
@@ -364,15 +366,15 @@ def test_the_method_draws_these_gradients(antithetic):
     score = eqx.tree_at(
         lambda s: (s.mlp.layers[0].weight, s.mlp.layers[0].bias), score, layer
     )
-    method = DFT(batch_size=size, noise_scale=sigma, antithetic=antithetic)
+    losses = ScoreBased(DFTObjective(), Noise(sigma, antithetic))
     target = Target(qd.waves, dim=1)
-    view = Whitened(target, Whitening.identity(1))
+    view = Preconditioned(target, Preconditioner.identity(1))
 
     @jax.jit
     @jax.vmap
     def gradients(key):
         def loss(network):
-            return method._sampler_loss(network, score, view, target, key)[0]
+            return losses.sampler_loss(network, score, view, key, size)[0]
 
         return eqx.filter_grad(loss)(network)
 
@@ -392,8 +394,12 @@ def test_the_method_gives_each_draw_two_minibatches():
     draws the share has standard deviation 0.0068, and 5 of them are 0.034.
     """
 
-    class Probe(DFT):
-        def objective(self, x, conditional, score, first, second):
+    class Probe(AbstractScoreObjective):
+        @property
+        def minibatches(self):
+            return 2
+
+        def __call__(self, x, conditional, score, first, second):
             same = (first(x)[0] == second(x)[0]).astype(x.dtype)
             return jax.lax.stop_gradient(same) * jnp.sum(x)
 
@@ -404,15 +410,15 @@ def test_the_method_gives_each_draw_two_minibatches():
         dim=1,
         batch_size=1,
     )
-    view = Whitened(target, Whitening.identity(1))
+    view = Preconditioned(target, Preconditioner.identity(1))
     score = ScoreMLP(1, width=1, depth=0, key=jax.random.key(0))
-    method = Probe(batch_size=4000, noise_scale=0.1)
+    losses = ScoreBased(Probe(), Noise(0.1))
 
     @jax.jit
     def share(key):
         # The gradient in the map's mean is the mean of the objective's own.
         def loss(network):
-            return method._sampler_loss(network, score, view, target, key)[0]
+            return losses.sampler_loss(network, score, view, key, 4000)[0]
 
         return eqx.filter_grad(loss)(AffineMap(1)).mean[0]
 

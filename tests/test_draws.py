@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pushforward import _draws, sampler
+from pushforward import draws as files_of_draws
+from pushforward import sampler
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
 from pushforward.targets.constraints import constrained
-from pushforward.targets.coordinates import Whitening
+from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
 
 KEY = jax.random.key(3)
@@ -35,9 +36,7 @@ TREE = constrained(
 
 def make(structure: Structure) -> Sampler:
     dim = structure.size
-    return Sampler(
-        AffineMap(dim), Whitening.identity(dim), jnp.asarray(0.1, float), structure
-    )
+    return Sampler(AffineMap(dim), Preconditioner.identity(dim), structure, 0.1)
 
 
 @pytest.fixture(params=["vector", "named", "tree", "scalar"])
@@ -82,16 +81,16 @@ def test_csv_holds_the_draws_of_sample(any_sampler, tmp_path):
     path = tmp_path / "draws.csv"
     any_sampler.stream(KEY, 100, path)
     header, *rows = csv.reader(io.StringIO(path.read_text()))
-    assert header == _draws.column_names(any_sampler.structure)
+    assert header == files_of_draws.column_names(any_sampler.structure)
     stored = np.array(rows, dtype=jnp.result_type(float))
     np.testing.assert_array_equal(stored, table_of(any_sampler.sample(KEY, 100)))
 
 
 def test_columns_are_named_after_the_users_parameters():
-    assert _draws.column_names(Structure.vector(2)) == ["x[0]", "x[1]"]
-    assert _draws.column_names(Structure.vector(2, ("a", "b"))) == ["a", "b"]
+    assert files_of_draws.column_names(Structure.vector(2)) == ["x[0]", "x[1]"]
+    assert files_of_draws.column_names(Structure.vector(2, ("a", "b"))) == ["a", "b"]
     # Constrained: all three parts of the simplex, of which two are free.
-    assert _draws.column_names(TREE) == [
+    assert files_of_draws.column_names(TREE) == [
         *(f"group.theta[{i},{j}]" for i in range(2) for j in range(2)),
         "tau",
         "w[0]",
@@ -164,7 +163,7 @@ def test_a_full_disk_loses_and_leaves_nothing(suffix, tmp_path, monkeypatch):
         return on_full_disk(handle, "r+b")
 
     monkeypatch.setattr("pushforward._files.os.fdopen", on_full_disk)
-    monkeypatch.setattr("pushforward._draws.tempfile.TemporaryFile", part)
+    monkeypatch.setattr("pushforward.draws.tempfile.TemporaryFile", part)
     with pytest.raises(FileError, match=r"The disk is full: .* is untouched"):
         make(TREE).stream(KEY, N, path)
     assert written > 100_000
@@ -176,11 +175,11 @@ def test_a_full_disk_loses_and_leaves_nothing(suffix, tmp_path, monkeypatch):
 def test_an_interrupted_stream_leaves_nothing(tmp_path, monkeypatch):
     ours = make(TREE)
 
-    def interrupted(self, key, n, draw=None):
+    def interrupted(self, key, n):
         yield jax.vmap(ours.structure.unflatten)(jnp.zeros((5, ours.dim)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Sampler, "blocks", interrupted)
+    monkeypatch.setattr(Sampler, "iter_batches", interrupted)
     for suffix in (".npy", ".npz"):
         with pytest.raises(KeyboardInterrupt):
             ours.stream(KEY, N, tmp_path / f"draws{suffix}")
@@ -190,9 +189,9 @@ def test_an_interrupted_stream_leaves_nothing(tmp_path, monkeypatch):
 _NUMBERS_FOR_KEYS = """
 import sys, jax, pushforward as pf
 sampler = pf.load(sys.argv[1])
-block = lambda key, n: next(sampler.blocks(key, n))
+batch = lambda key, n: next(sampler.iter_batches(key, n))
 stream = lambda key, n: sampler.stream(key, n, "draws.npy")
-for draw in (sampler.sample, sampler.sample_flat, block, stream):
+for draw in (sampler.sample, batch, stream):
     try:
         draw(5, 3)
     except pf.errors.UsageError as error:
@@ -212,13 +211,13 @@ def test_a_number_is_no_key(tmp_path):
         timeout=120,
     )
     sentence = "The first argument must be a random key, such as jax.random.key(0), not"
-    assert done.stdout.splitlines() == [f"{sentence} a int."] * 4, done.stderr
+    assert done.stdout.splitlines() == [f"{sentence} a int."] * 3, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.pf"]
 
 
 def test_progress_without_a_terminal_is_plain_lines(tmp_path, monkeypatch, capsys):
     ticks = iter(range(0, 1000, 6))
-    monkeypatch.setattr("pushforward._draws.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("pushforward.draws.time.monotonic", lambda: next(ticks))
     ours = make(Structure.vector(2))
     ours.stream(KEY, N, tmp_path / "draws.npy", progress=True)
     captured = capsys.readouterr()
@@ -231,17 +230,13 @@ import json, sys
 import jax, jax.numpy as jnp
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
-from pushforward.targets.coordinates import Whitening
-from pushforward.targets.structure import Structure
 
 def peak():
     # Not getrusage: a child inherits the peak of the process that started it.
     status = open("/proc/self/status").read()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
-sampler = Sampler(
-    AffineMap(2), Whitening.identity(2), jnp.asarray(0.1), Structure.vector(2)
-)
+sampler = Sampler.from_network(AffineMap(2), noise_scale=0.1)
 sampler.stream(jax.random.key(0), 50_000, sys.argv[1])
 before = peak()
 sampler.stream(jax.random.key(0), 2_000_000, sys.argv[1])

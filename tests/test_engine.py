@@ -1,6 +1,5 @@
 """The engine: resuming, interrupting, skipping, tracing nothing twice."""
 
-import dataclasses
 import json
 import signal
 
@@ -11,22 +10,28 @@ import numpy as np
 import pytest
 
 import pushforward as pf
-from pushforward import methods
+from pushforward import methods, networks
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
-from pushforward.methods.base import replace
+from pushforward.objectives import Noise
 from pushforward.targets.examine import require
 from pushforward.training import api, runner
+from wrapped import GAUSSIAN as TINY_GAUSSIAN
+from wrapped import AbstractWrapper
 
 TINY_DFT = methods.DFT(
+    network=networks.residual(8, 1),
     steps=40,
     batch_size=16,
-    width=8,
-    depth=1,
     particles=64,
     score_warmup=5,
     score_steps=1,
 )
-TINY_GAUSSIAN = methods.Gaussian(steps=40, batch_size=16, particles=64)
+
+
+def poisoned(state, poison):
+    """The state with a number added to its means."""
+    mean = state.network.mean + poison.astype(state.network.mean.dtype)
+    return eqx.tree_at(lambda s: s.network.mean, state, mean)
 
 
 def log_density(x):
@@ -56,9 +61,10 @@ def state_bytes(path):
 
 
 def arrays_of(path):
-    from pushforward.sampler import read_safetensors
+    from pushforward import _io
+    from pushforward.training.rundir import STATE_FORMAT
 
-    return read_safetensors(path / "state.safetensors", kind="state")[1]
+    return _io.read(path / "state.safetensors", STATE_FORMAT)[1]
 
 
 def assert_same_bits(a, b):
@@ -76,14 +82,14 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
         interrupt_after(patch, 6)
         with pytest.warns(UnfinishedWarning) as warned:
             part = pf.fit(key, target, TINY_DFT, out=tmp_path / "b", progress=False)
-    assert part.interrupted and not part.finished
+    assert part.status is pf.Status.INTERRUPTED and not part.finished
     # Said once, and where it can be seen: at the line of the user that called `fit`.
-    assert [str(w.message) for w in warned] == [part.status]
-    made = part.status.removeprefix("Stopped by Ctrl-C after ").split()[0]
-    assert 0 < int(made) < 40
-    assert part.status == (
-        f"Stopped by Ctrl-C after {made} of 40 steps; what was learnt by then is kept "
-        f"in {tmp_path / 'b'}: to go on, repeat the same with resume=True (--resume)."
+    assert [str(w.message) for w in warned] == [part.message]
+    assert 0 < part.steps < 40
+    assert part.message == (
+        f"Stopped by Ctrl-C after {part.steps} of 40 steps; what it had learnt by then "
+        f"is in {tmp_path / 'b'}: to go on, repeat the same with resume=True "
+        "(--resume)."
     )
     assert not (tmp_path / "b" / "sampler.safetensors").exists()
     rest = pf.fit(
@@ -103,12 +109,14 @@ def test_what_ctrl_c_leaves_of_a_run_without_a_directory(target, monkeypatch):
         UnfinishedWarning, match="by then is returned, but only"
     ) as warned:
         parts = pf.fit_many(keys, target, TINY_GAUSSIAN, progress=False)
-    assert {str(w.message) for w in warned} == {part.status for part in parts}
-    assert len(warned) == 1 and all(part.interrupted for part in parts)
+    assert {str(w.message) for w in warned} == {part.message for part in parts}
+    assert len(warned) == 1
+    assert all(part.status is pf.Status.INTERRUPTED for part in parts)
 
 
 @pytest.mark.parametrize(
-    ("method", "what"), [(methods.DFT, "the class DFT."), ("dft", "a str.")]
+    ("method", "what"),
+    [(methods.DFT, "DFT itself, which has not been called."), ("dft", "a str.")],
 )
 def test_what_is_no_method(method, what):
     # Not through `fit`, whose annotations refuse it here.
@@ -163,7 +171,7 @@ def test_a_resume_refuses_every_other_change(target, tmp_path):
     key, out = jax.random.key(3), tmp_path / "run"
     pf.fit(key, target, TINY_GAUSSIAN, out=out, progress=False)
     refused(out, "already holds a run", key, target, TINY_GAUSSIAN)
-    other = methods.Gaussian(steps=40, batch_size=16, particles=64, learning_rate=0.5)
+    other = methods.Gaussian(steps=40, batch_size=16, particles=64, optimiser=0.5)
     refused(out, "learning_rate", key, target, other, resume=True)
     refused(out, "method 'gaussian'", key, target, TINY_DFT, resume=True)
     refused(out, "another key", jax.random.key(4), target, TINY_GAUSSIAN, resume=True)
@@ -178,15 +186,29 @@ def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
     pf.fit(key, target, TINY_DFT, out=out, progress=False)
     file = out / "config.json"
     config = json.loads(file.read_text())
-    del config["method"]["weigh_codes"]
+    del config["method"]["objective"]["noise"]["power"]
     file.write_text(json.dumps(config))
     steps = TINY_DFT.steps + 4
     longer = pf.fit(
         key, target, TINY_DFT, steps=steps, out=out, resume=True, progress=False
     )
     assert longer.finished and longer.history["step"][-1] == steps
-    changed = dataclasses.replace(TINY_DFT, weigh_codes=True)
-    refused(out, "with weigh_codes=False", key, target, changed, resume=True)
+    noise = Noise(power=1.0)
+    changed = eqx.tree_at(lambda m: m.objective.noise, TINY_DFT, noise)
+    refused(out, "with objective.noise.power=2.0", key, target, changed, resume=True)
+
+
+def test_a_resume_keeps_the_steps_of_the_run(target, tmp_path):
+    """Those of `fit(steps=...)`, where neither it nor the method asks for others."""
+    key, options = jax.random.key(3), {"out": tmp_path / "run", "progress": False}
+    pf.fit(key, target, TINY_GAUSSIAN, steps=50, **options)
+    again = pf.fit(key, target, TINY_GAUSSIAN, resume=True, **options)
+    assert again.history["step"][-1] == 50
+    longer = TINY_GAUSSIAN.with_sizes(steps=60)
+    again = pf.fit(key, target, longer, resume=True, **options)
+    assert again.history["step"][-1] == 60
+    short = {"steps": 45, "resume": True}
+    refused(tmp_path / "run", "cut to 45", key, target, TINY_GAUSSIAN, **short)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "newer", "config"])
@@ -202,7 +224,7 @@ def test_damaged_runs_are_refused_and_left_alone(target, tmp_path, damage):
         state.write_bytes(b"PK\x03\x04 something else")
     elif damage == "newer":
         # The header's length must not change.
-        state.write_bytes(data.replace(b'\\"format\\": 1', b'\\"format\\": 9', 1))
+        state.write_bytes(data.replace(b'\\"format\\": 2', b'\\"format\\": 9', 1))
         sentence = "newer pushforward"
     else:
         (out / "config.json").write_text("{")
@@ -232,12 +254,15 @@ def test_nothing_is_traced_twice(tmp_path):
     assert len(traces) == count + 2 * examined
 
 
-def test_another_number_of_draws_compiles_nothing(target, caplog):
+def test_a_program_for_draws_is_compiled_once(target, tmp_path, caplog):
+    """Once for each shape of `sample`; streams of blocks are one program."""
     fitted = pf.fit(jax.random.key(0), target, TINY_GAUSSIAN, progress=False)
     few = fitted.sampler.sample(jax.random.key(1), 100)
+    many = fitted.sampler.sample(jax.random.key(1), 40_000)
+    fitted.sampler.stream(jax.random.key(1), 40_000, tmp_path / "a.npy")
     with jax.log_compiles(), caplog.at_level("WARNING"):
-        many = fitted.sampler.sample(jax.random.key(1), 40_000)
-        fitted.sampler.sample(jax.random.key(2), 17)
+        fitted.sampler.sample(jax.random.key(2), 100)
+        fitted.sampler.stream(jax.random.key(2), 60_000, tmp_path / "b.npy")
     assert not [r for r in caplog.records if "Compiling" in r.getMessage()]
     # The first draws of a larger n are those of a smaller one.
     np.testing.assert_array_equal(few, many[:100])
@@ -254,7 +279,7 @@ class Poisoned(eqx.Module):
 
 
 def test_persistent_nan_stops_the_run_and_names_the_coordinate(tmp_path):
-    # A first look avoids the points of no density; the Gaussian cannot.
+    # An initialisation avoids the points of no density; the Gaussian cannot.
     target = pf.Target(Poisoned(jnp.array(2.0)), dim=2, names=("a", "b"))
     method = methods.Gaussian(steps=400, batch_size=4096, particles=64)
     out = tmp_path / "run"
@@ -263,25 +288,25 @@ def test_persistent_nan_stops_the_run_and_names_the_coordinate(tmp_path):
     assert "\n" not in str(error.value)
     assert (out / "state.safetensors").exists()
     kept = pf.fit(jax.random.key(0), target, method, throw=False, progress=False)
-    assert not kept.finished and "not finite" in kept.status
+    assert kept.status is pf.Status.NONFINITE and not kept.finished
+    assert "coordinate 'b'" in kept.reason and kept.reason in kept.message
 
 
 def test_a_seed_that_breaks_is_frozen_and_the_others_go_on(target, monkeypatch):
-    class Fragile(type(TINY_GAUSSIAN)):
+    class Fragile(AbstractWrapper):
         """Goes non-finite for those seeds whose key says so."""
 
         def step(self, key, target, state):
-            state, info = super().step(key, target, state)
+            state, info = self.inner.step(key, target, state)
             broken = state.network.mean[0] > 0
             poison = jnp.where(broken & (state.clock.step > 10), jnp.nan, 0.0)
-            mean = state.network.mean + poison.astype(state.network.mean.dtype)
-            return eqx.tree_at(lambda s: s.network.mean, state, mean), info
+            return poisoned(state, poison), info
 
     symmetric = pf.Target(lambda x: -0.5 * jnp.sum(x**2) - jnp.sum(x**4), dim=2)
     keys = jax.random.split(jax.random.key(5), 6)
-    method = Fragile(steps=300, batch_size=16, particles=64)
+    method = Fragile().with_sizes(steps=300)
     fits = pf.fit_many(keys, symmetric, method, progress=False)
-    frozen = [f for f in fits if "frozen" in f.status]
+    frozen = [f for f in fits if f.status is pf.Status.FROZEN]
     alive = [f for f in fits if f.finished]
     assert frozen and alive and len(frozen) + len(alive) == 6
     for fitted in fits:
@@ -289,29 +314,22 @@ def test_a_seed_that_breaks_is_frozen_and_the_others_go_on(target, monkeypatch):
         assert np.isfinite(draws).all()
 
 
-class Skipping(type(TINY_GAUSSIAN)):
-    """Every other step, at random, is not finite."""
+class Skipping(AbstractWrapper):
+    """Every other step, at random, is not finite; `tells` says so in the metrics."""
+
+    tells: bool = False
 
     def step(self, key, target, state):
-        state, _ = super().step(key, target, state)
-        poison = jnp.where(jax.random.bernoulli(key), jnp.nan, 0.0)
-        mean = state.network.mean + poison.astype(state.network.mean.dtype)
-        state = eqx.tree_at(lambda s: s.network.mean, state, mean)
-        return state, {"one": jnp.ones((), jnp.float32)}
+        state, _ = self.inner.step(key, target, state)
+        lost = jax.random.bernoulli(key)
+        state = poisoned(state, jnp.where(lost, jnp.nan, 0.0))
+        told = jnp.where(lost & self.tells, jnp.nan, 1.0)
+        return state, {"one": told.astype(jnp.float32)}
 
 
-class Telling(Skipping):
-    """Says so: the engine ends a call there."""
-
-    def step(self, key, target, state):
-        state, info = super().step(key, target, state)
-        lost = jnp.isnan(state.network.mean[0])
-        return state, {"one": jnp.where(lost, jnp.nan, info["one"])}
-
-
-# Four steps a report.
-SKIPPING = Skipping(steps=400, batch_size=16, particles=64)
-TELLING = Telling(steps=400, batch_size=16, particles=64)
+# Four steps a report. The engine ends a call where it is told.
+SKIPPING = Skipping().with_sizes(steps=400)
+TELLING = Skipping(tells=True).with_sizes(steps=400)
 
 
 def assert_means_of_what_was_kept(history):
@@ -346,7 +364,7 @@ def test_skipped_steps_are_no_part_of_the_means(target, tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", [SKIPPING, TELLING])
 def test_what_is_skipped_does_not_depend_on_the_machine(target, monkeypatch, method):
     """Chunks of one step, or as long as a report: the same steps, the same bits."""
-    method = replace(method, steps=600)
+    method = method.with_sizes(steps=600)
     keys = jax.random.split(jax.random.key(3), 2)
     found = []
     for seconds in (1e-9, 100.0):
@@ -365,16 +383,15 @@ def test_what_is_skipped_does_not_depend_on_the_machine(target, monkeypatch, met
 
 @pytest.mark.parametrize("seconds", [1e-9, 100.0])
 def test_a_hopeless_run_stops_at_the_hundredth_step(target, monkeypatch, seconds):
-    class Hopeless(type(TINY_GAUSSIAN)):
+    class Hopeless(AbstractWrapper):
         def step(self, key, target, state):
-            new, info = super().step(key, target, state)
-            mean = new.network.mean + jnp.where(state.clock.step >= 30, jnp.nan, 0.0)
-            mean = mean.astype(new.network.mean.dtype)
-            return eqx.tree_at(lambda s: s.network.mean, new, mean), info
+            new, info = self.inner.step(key, target, state)
+            return poisoned(new, jnp.where(state.clock.step >= 30, jnp.nan, 0.0)), info
 
     monkeypatch.setattr(runner, "CHUNK_SECONDS", seconds)
-    with pytest.raises(TrainingError, match="stopped after 130 steps: the last 100"):
-        pf.fit(jax.random.key(0), target, Hopeless(steps=1000), progress=False)
+    with pytest.raises(TrainingError, match="stopped after 130 of 1000 steps: the"):
+        method = Hopeless().with_sizes(steps=1000)
+        pf.fit(jax.random.key(0), target, method, progress=False)
 
 
 def test_every_seed_says_how_many_steps_of_its_own_were_skipped(target):
@@ -383,7 +400,8 @@ def test_every_seed_says_how_many_steps_of_its_own_were_skipped(target):
     counts = [fit.history["skipped"][-1] for fit in fits]
     assert len(set(counts)) > 1
     for fit, count in zip(fits, counts, strict=True):
-        assert fit.status.endswith(f" {count} steps were not finite and were skipped.")
+        assert fit.nonfinite_steps == count
+        assert fit.message.endswith(f" {count} steps were not finite and were skipped.")
         assert_means_of_what_was_kept(fit.history)
 
 
@@ -397,7 +415,7 @@ def test_fit_many_gives_each_seed_its_own_fit(target):
         fits[1].sampler.network.mean, alone.sampler.network.mean, rtol=1e-3, atol=1e-4
     )
     assert not np.allclose(fits[0].sampler.network.mean, fits[1].sampler.network.mean)
-    assert fits[0].history["gradient"].shape == alone.history["gradient"].shape
+    assert fits[0].history["loss"].shape == alone.history["loss"].shape
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,11 @@ from pushforward.targets import (
     Target,
     catalogue,
     constrained,
+    planar,
+    probing,
 )
-from pushforward.targets.constraints import KINDS, REMEDY
-from pushforward.targets.examine import examine, fingerprint, require, resembles
+from pushforward.targets.constraints import CONSTRAINT_HINT, KINDS
+from pushforward.targets.examine import examine, fingerprint, require, same_target
 
 KEY = jax.random.key(0)
 
@@ -138,12 +140,12 @@ def test_not_finite(function, fragments):
     # What may be a bound has a remedy, and its name.
     assert ("+inf" in text) != text.endswith(
         "a constraint ('positive', 'greater_than(a)', 'less_than(b)' or 'interval(a, "
-        "b)') with pushforward.constrained."
+        "b)') with constraints=."
     )
 
 
 def test_the_constraints_that_are_advised_exist():
-    found = re.findall(r"'(\w+)['(]", REMEDY)
+    found = re.findall(r"'(\w+)['(]", CONSTRAINT_HINT)
     assert found == ["positive", "greater_than", "less_than", "interval"]
     assert set(found) <= set(KINDS)
 
@@ -313,8 +315,8 @@ def test_minibatch_parts_are_told_apart():
     broken = {**DATA, "y": DATA["y"].at[17].set(jnp.nan)}
     text = read(MinibatchTarget(normal, likelihood, broken, 2))
     assert text == (
-        "Your log_likelihood is nan at all random starting points, and already so for "
-        "observation 17 of the data."
+        "Your log_likelihood is nan at all random starting points; "
+        "observation 17 of the data alone makes it so."
     )
 
 
@@ -344,6 +346,59 @@ def test_fingerprint_tells_densities_apart():
     )
 
 
+def test_edited_data_are_another_target():
+    """Though the log density hardly changes: one row of 100,000 is edited."""
+    rows = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
+    edited = rows.copy()
+    edited[31_415] += 0.1
+
+    def posterior(rows):
+        return MinibatchTarget(
+            normal, lambda x, row: -0.5 * jnp.sum((x - row) ** 2), rows, 2
+        )
+
+    target = posterior(rows)
+    prints, others = fingerprint(target), fingerprint(posterior(edited))
+    np.testing.assert_allclose(prints[:9], others[:9], rtol=1e-3, atol=1e-4)
+    assert not same_target(target, prints, others)
+    assert same_target(target, prints, prints)
+    # Of version 0.1, which looked at the log density only.
+    assert same_target(target, prints, prints[:9])
+    # Rounded by another device.
+    noise = 1 + 1e-7 * np.random.default_rng(1).normal(size=rows.shape)
+    assert same_target(target, prints, fingerprint(posterior(rows * noise)))
+    assert not same_target(target, prints, fingerprint(posterior(np.roll(rows, 1))))
+
+
+def test_edited_parameters_are_another_target():
+    a, b = (Target(planar.Funnel(y_scale=scale), 2) for scale in (3.0, 3.0001))
+    assert not same_target(a, fingerprint(a), fingerprint(b))
+
+
+def test_few_points_start_walks_at_every_scale(monkeypatch):
+    """More than `MANY_DATA` observations have 4 points at each scale instead of 32."""
+    target = MinibatchTarget(
+        normal, lambda x, row: 0.0, np.zeros(probing.MANY_DATA + 1), 2
+    )
+    rng = np.random.default_rng(0)
+    points = probing.starting_points(rng, target)
+    assert len(points) == 12
+    few = target.subsample(10)
+    seen = probing.evaluate(few, points)
+    walks = []
+
+    def record(target, points, sigma=None):
+        walks.append(points)
+        return evaluate(target, points, sigma)
+
+    evaluate = probing.evaluate
+    monkeypatch.setattr(probing, "evaluate", record)
+    assert probing.flat_directions(few, rng, points, seen) == []
+    first = walks[0].reshape(3, -1, len(probing.DISTANCES), 2)
+    starts = first[:, 0, 0] - [probing.DISTANCES[0], 0.0]
+    np.testing.assert_allclose(starts, points[[0, 4, 8]], atol=1e-9)
+
+
 def network_score(compute, factor=1.0):
     """The score of a small energy model of images: convolutions there and back."""
     network = EnergyResNet(8, 4, compute, 1, key=KEY)
@@ -358,11 +413,11 @@ def test_a_target_resembles_itself_however_it_is_rounded():
     marks, others = fingerprint(half), fingerprint(single)
     # Some numbers of a score are near zero: their own relative error says nothing.
     assert not np.allclose(marks, others, rtol=0.02, atol=1e-4)
-    assert resembles(half, marks, others)
+    assert same_target(half, marks, others)
     # The bound is 2 % of the largest number, which this edit changes by 5 %.
-    assert not resembles(half, marks, fingerprint(network_score("bfloat16", 1.05)))
-    assert not resembles(single, others, fingerprint(network_score("float32", 1.01)))
-    assert not resembles(single, others, others[:-1])
+    assert not same_target(half, marks, fingerprint(network_score("bfloat16", 1.05)))
+    assert not same_target(single, others, fingerprint(network_score("float32", 1.01)))
+    assert not same_target(single, others, others[:-1])
 
 
 def complain(x):

@@ -1,10 +1,10 @@
-"""The history in print: narrow, nothing cut, the decision of the recipe in sight."""
+"""The history in print: narrow, nothing cut, the decision of a stage in sight."""
 
 import pytest
 
 from pushforward.training.history import History
 
-# The rows of a recipe with a `watch`, as the engine writes them.
+# The rows of two stages and a callback, as the engine writes them.
 FIRST = [
     {"stage": "transport", "step": 9 * i, "loss": 45.0 + 1 / i, "skipped": 0}
     for i in range(1, 101)

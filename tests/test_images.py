@@ -1,4 +1,4 @@
-"""Networks for images, and their training by methods that know nothing of images."""
+"""Networks for images."""
 
 import equinox as eqx
 import jax
@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 import pushforward as pf
-from pushforward import methods
 from pushforward.errors import UsageError
-from pushforward.methods.codes import weight_loss
 from pushforward.networks import (
     EnergyResNet,
     Generator,
@@ -146,83 +144,8 @@ def test_a_u_net_that_has_learnt_nothing_knows_the_noise():
 
 
 def test_points_of_many_coordinates_come_in_smaller_blocks():
-    sampler = pf.sampler.Sampler(
-        Generator(2, 8, key=KEY),
-        pf.targets.coordinates.Whitening.identity(1024),
-        jnp.zeros(()),
-        pf.targets.structure.Structure.vector(1024),
-    )
+    sampler = pf.Sampler.from_network(Generator(2, 8, key=KEY))
     assert sampler.block_size == 1024
-
-
-@pytest.mark.once
-def test_an_image_sampler_is_trained_saved_and_loaded(tmp_path):
-    """Any noise-conditional score will do: here that of N(1/2, 1/16 + sigma^2)."""
-    target = pf.NoiseConditionalTarget(
-        lambda x, sigma: (0.5 - x) / (0.0625 + sigma**2), dim=1024,
-        sigma_range=(0.3, 3.0),
-    )  # fmt: skip
-    method = methods.DFT(
-        shape="image", width=8, score_width=8, depth=2, latent=4, batch_size=2, steps=3,
-        score_steps=1, score_warmup=0, w1=0.0, particles=8, sigma_power=3.0,
-        antithetic=False, codes=2, weigh_codes=True,
-    )  # fmt: skip
-    assert method.resolve(target, "cpu").evaluations == 3
-    fit = pf.fit(KEY, target, method, progress=False, out=tmp_path / "run")
-    assert fit.finished and fit.config["method"]["compute"] == "float32"
-    network = fit.sampler.network
-    assert isinstance(network, Generator)
-    # The statistics are those of its own layers, not where they started.
-    assert not np.allclose(network.norms[0].variance, 1.0)
-    assert network.logits is not None and network.logits.any()
-    draws = fit.sampler.sample(jax.random.key(1), 5)
-    assert draws.shape == (5, 1024)
-    assert (draws >= 0).all() and (draws <= 1).all()
-    again = pf.load(tmp_path / "run").sample(jax.random.key(1), 5)
-    np.testing.assert_array_equal(draws, again)
-
-
-@pytest.mark.parametrize("make", [methods.DFT, methods.KL])
-def test_noise_levels_of_score_steps_and_of_sampler_steps(make):
-    target = pf.NoiseConditionalTarget(
-        lambda x, sigma: -x / sigma**2, dim=2, sigma_range=(0.3, 3.0)
-    )
-
-    def drawn(method):
-        ranges = (
-            (method.sigma_min, method.sigma_max),
-            (method.sampler_sigma_min, method.sampler_sigma_max),
-        )
-        levels = [np.asarray(method._noise_levels(KEY, target, r)) for r in ranges]
-        # Log-uniform, 4000 of them: the ends are reached to a thousandth or so.
-        for found, wanted in zip(levels, ranges, strict=True):
-            ends = found.min(), found.max()
-            np.testing.assert_allclose(ends, wanted, rtol=0.01)
-        return ranges
-
-    plain = make(batch_size=4000).resolve(target, "cpu")
-    assert drawn(plain) == ((0.3, 3.0), (0.3, 3.0))
-    own = make(batch_size=4000, sigma_min=0.2, sampler_sigma_max=1.0)
-    assert drawn(own.resolve(target, "cpu")) == ((0.2, 3.0), (0.2, 1.0))
-    for wrong in ({"sampler_sigma_min": 0.1}, {"sampler_sigma_max": 0.2}):
-        with pytest.raises(UsageError, match="must lie in order and within those"):
-            make(**wrong).resolve(target, "cpu")
-    # A target without levels has the one that the noise has.
-    only = make(noise_scale=0.1).resolve(pf.targets.get("donut"), "cpu")
-    assert (only.sigma_min, only.sampler_sigma_max) == (0.1, 0.1)
-
-
-@pytest.mark.parametrize(("kind", "power"), [(methods.DFT, 4.0), (methods.KL, 2.0)])
-def test_settings_for_images(kind, power):
-    made = methods.for_images(kind, width=8, steps=2)
-    assert isinstance(made, kind) and made.sigma_power == power
-    assert (made.shape, made.codes, made.width, made.steps) == ("image", 32, 8, 2)
-    assert methods.for_images(kind, sigma_power=1.0).sigma_power == 1.0
-    # Where there are no codes, there is nothing to weigh.
-    assert made.weigh_codes and not methods.for_images(kind, codes=0).weigh_codes
-    assert methods.for_images().w1 == 0.0
-    with pytest.raises(UsageError, match="of DFT and of KL, not of Fisher"):
-        methods.for_images(methods.Fisher)
 
 
 def test_a_generator_that_jumps():
@@ -266,96 +189,9 @@ def test_codes_with_weights():
         Generator(3, 8, weighted=True, key=KEY)
 
 
-def two_bumps(w, sigma, distance=2.0):
-    """Log density and score of two normals of one width in the plane, at weight w."""
-    centres = jnp.asarray([[0.0, 0.0], [distance, 0.0]], jnp.float32)
-
-    def log_density(x):
-        exponents = -jnp.sum((x[None] - centres) ** 2, axis=1) / (2 * sigma**2)
-        return jax.nn.logsumexp(exponents, b=jnp.asarray([1 - w, w], jnp.float32))
-
-    return centres, log_density, jax.grad(log_density)
-
-
-def test_the_gradient_of_the_weights_of_codes():
-    """Against quadrature, where each code makes one point: a mixture of two normals."""
-    sigma, w, v, n = 0.8, 0.3, 0.6, 200_000
-    centres, log_p, score = two_bumps(w, sigma)
-    _, log_q, target = two_bumps(v, sigma)
-    # r = log p - log q depends on the first coordinate alone.
-    grid = np.linspace(-8, 10, 4001)
-    points = jnp.asarray(np.stack([grid, 0 * grid], axis=1), jnp.float32)
-    r = np.asarray(jax.vmap(log_p)(points) - jax.vmap(log_q)(points), np.float64)
-
-    def mean(centre):
-        weight = np.exp(-0.5 * ((grid - centre) / sigma) ** 2)
-        return np.sum(weight * r) / np.sum(weight)
-
-    exact = w * (1 - w) * (mean(2.0) - mean(0.0))
-
-    made = Generator(3, 8, codes=2, weighted=True, key=KEY)
-    logits = jnp.log(jnp.asarray([1 - w, w], jnp.float32))
-    made = eqx.tree_at(lambda n: n.logits, made, logits)
-    z_key, key = jax.random.split(jax.random.key(1))
-    z = jax.random.normal(z_key, (n, 3), jnp.float32)
-    x0 = centres[jax.vmap(made.code)(z)]
-    level = jnp.asarray(sigma, jnp.float32)
-
-    def gradient(score):
-        def loss(logits):
-            network = eqx.tree_at(lambda n: n.logits, made, logits)
-            return weight_loss(key, network, z, x0, score, target, level)
-
-        return np.asarray(jax.grad(loss)(logits))
-
-    # Of n / 2 pairs 42 % are of two codes. Each then counts half of its rise, which is
-    # at most the steepest slope of r times the distance, 2.
-    steepest = np.abs(np.gradient(r, grid)).max()
-    error = steepest * (0.42 / (n / 2)) ** 0.5
-    np.testing.assert_allclose(gradient(score), [-exact, exact], atol=4 * error)
-    assert abs(exact) > 40 * error
-    # Where the weights are right, every draw says so.
-    np.testing.assert_allclose(gradient(target), 0.0, atol=1e-6)
-
-
 def test_more_codes_than_latent_numbers():
     with pytest.raises(UsageError, match="5 codes need as many latent numbers"):
         Generator(4, 8, codes=5, key=KEY)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"codes": 3},
-        {"codes": 1, "shape": "image", "latent": 8},
-        {"codes": 9, "shape": "image", "latent": 8},
-    ],
-)
-def test_codes_that_cannot_be(wrong):
-    target = pf.targets.get("donut")
-    method = methods.DFT(steps=2, batch_size=2, **wrong)
-    with pytest.raises(UsageError, match="codes are for shape='image'"):
-        pf.fit(KEY, target, method, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "levels"),
-    [({}, True), ({"codes": 2}, False), ({"codes": 2, "batch_size": 1}, True)],
-)
-def test_weights_of_codes_that_cannot_be_learnt(wrong, levels):
-    smooth = pf.NoiseConditionalTarget(
-        lambda x, sigma: -x / sigma**2, dim=1024, sigma_range=(0.3, 3.0)
-    )
-    target = smooth if levels else pf.ScoreTarget(lambda x: -x, 1024)
-    method = methods.DFT(shape="image", weigh_codes=True, **wrong)
-    with pytest.raises(UsageError, match="weigh_codes needs codes, batches of"):
-        method.resolve(target, "cpu")
-
-
-@pytest.mark.parametrize("make", [methods.KSD, methods.SteinGAN, methods.SteinCritic])
-def test_methods_that_train_no_images(make):
-    with pytest.raises(UsageError, match="does not train networks of shape='image'"):
-        make(shape="image").resolve(pf.targets.get("donut"), "cpu")
 
 
 def test_smaller_networks_are_networks_too():
@@ -372,13 +208,3 @@ def test_smaller_networks_are_networks_too():
             return make(*sizes, depth=depth, key=key)(*arguments)
 
         assert eqx.filter_eval_shape(run, KEY).shape == (outputs,)
-
-
-def test_an_image_has_its_size():
-    with pytest.raises(UsageError, match="images of 1024 pixels"):
-        pf.fit(
-            KEY,
-            pf.targets.get("gaussian"),
-            methods.KL(shape="image", steps=2),
-            progress=False,
-        )

@@ -9,28 +9,34 @@ import time
 import numpy as np
 import pytest
 
-from pushforward.sampler import read_safetensors
+from pushforward import _io
+from pushforward.sampler import SAMPLER
+from pushforward.training.rundir import STATE_FORMAT
 
 pytestmark = pytest.mark.once
 
 CHILD = """
 import sys, jax, pushforward as pf
-from pushforward import methods
-tiny = dict(batch_size=32, width=8, depth=1, particles=64, score_steps=1)
+from pushforward import methods, networks
+tiny = dict(
+    network=networks.residual(8, 1), batch_size=32, particles=64, score_steps=1
+)
 method = {
     "dft": methods.DFT(steps=5000, score_warmup=20, **tiny),
     "kl": methods.KL(steps=5000, score_warmup=20, **tiny),
-    "recipe": methods.Recipe(steps=5000, batch_size=32, width=8),
+    "transport": methods.Transport(
+        network=networks.mixture(width=8), steps=5000, batch_size=32
+    ),
 }[sys.argv[1]]
 fit = pf.fit(
     jax.random.key(0), pf.targets.get("squiggle"), method, out=sys.argv[2],
     resume=True, progress=False, checkpoint_seconds=0.0,
 )
-print(fit.status)
+print(fit)
 """
 
-# Ten in all. The recipe has several stages to be killed in.
-KILLS = {"dft": 3, "kl": 3, "recipe": 4}
+# Ten in all.
+KILLS = {"dft": 3, "kl": 3, "transport": 4}
 
 
 def start(method, out, cache):
@@ -44,7 +50,7 @@ def start(method, out, cache):
 
 
 def arrays(out, name, kind):
-    return read_safetensors(out / name, kind=kind)[1]
+    return _io.read(out / name, {"sampler": SAMPLER, "state": STATE_FORMAT}[kind])[1]
 
 
 @pytest.mark.parametrize("method", list(KILLS))
@@ -73,7 +79,7 @@ def test_killed_runs_end_bit_identical(method, tmp_path):
         child.communicate()
         kills += 1
         if (killed / "state.safetensors").exists():
-            header, _ = read_safetensors(killed / "state.safetensors", kind="state")
+            header, _ = _io.read(killed / "state.safetensors", STATE_FORMAT)
             seen.add((header["stage"], header["step"]))
     child = start(method, killed, cache)
     said, _ = child.communicate(timeout=400)

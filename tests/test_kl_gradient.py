@@ -1,6 +1,6 @@
 """The two reverse-KL objectives have the gradient of the KL divergence.
 
-`kl_loss` through a score (KL-NS), and `free_energy` through a change of variables
+`kl_loss` through a score (KL-NS), and `reverse_kl_loss` through a change of variables
 (`Transport`). Expectations are by quadrature, in 64-bit.
 """
 
@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 import quadrature as qd
-from pushforward.methods.kl import kl_loss
-from pushforward.methods.transport import free_energy
 from pushforward.networks import MixtureMap, ResidualMap
+from pushforward.objectives.kl import kl_loss
+from pushforward.objectives.reverse_kl import reverse_kl_loss
 from pushforward.targets import ScoreTarget, Target
 from quadrature import Affine, assert_equal
 
@@ -79,11 +79,11 @@ def mixture_map(seed, dim, components, *, bend):
 
 
 def expected_free_energy(network, target, nodes):
-    """`free_energy` averaged over the latent Gaussian."""
+    """`reverse_kl_loss` averaged over the latent Gaussian."""
 
     def at(z):
         same = jnp.broadcast_to(z, (network.components, 1, z.shape[0]))
-        return free_energy(network, target, same, jax.random.key(0))
+        return reverse_kl_loss(network, target, same, jax.random.key(0))
 
     return qd.expectation(at, network.out_size, nodes)
 

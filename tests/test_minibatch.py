@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pushforward import fit, methods
+from pushforward import fit, methods, networks
 from pushforward.errors import UsageError
-from pushforward.methods.base import replace
-from pushforward.methods.common import coordinates
+from pushforward.mcmc.initialise import initialise
+from pushforward.objectives import Noise
 from pushforward.targets import MinibatchTarget
-from pushforward.targets.base import picks
-from pushforward.whitening import look
+from pushforward.targets.minibatch import sampling_table
 
 N, BATCH = 4, 2
 RNG = np.random.default_rng(0)
@@ -102,7 +101,7 @@ class TestScore:
     def test_without_a_key_it_is_full(self, centred):
         seen = target()
         if centred:
-            seen = eqx.filter_jit(seen.centred_at)(jnp.asarray(CENTRE))
+            seen = eqx.filter_jit(seen.with_control_variate)(jnp.asarray(CENTRE))
 
         @jax.jit
         @jax.vmap
@@ -118,7 +117,7 @@ class TestScore:
     def test_the_mean_over_all_minibatches_is_full(self, centred):
         seen = target()
         if centred:
-            seen = eqx.filter_jit(seen.centred_at)(jnp.asarray(CENTRE))
+            seen = eqx.filter_jit(seen.with_control_variate)(jnp.asarray(CENTRE))
         keys, probabilities, _ = batches()
         score = jax.vmap(lambda x, key: seen.score(x, key=key), (None, 0))
         scores = np.asarray(
@@ -131,7 +130,7 @@ class TestScore:
 
     def test_the_control_variate_is_exact_at_its_centre_and_good_near_it(self):
         plain = target()
-        centred = eqx.filter_jit(plain.centred_at)(jnp.asarray(CENTRE))
+        centred = eqx.filter_jit(plain.with_control_variate)(jnp.asarray(CENTRE))
         keys, probabilities, _ = batches()
 
         @jax.jit
@@ -185,12 +184,13 @@ def test_data_are_arguments_of_compiled_programs():
 
 def test_sizes():
     seen = target()
-    assert (seen.size, seen.batch_size, seen.dim) == (N, BATCH, 3)
+    assert (seen.num_terms, seen.batch_size, seen.dim) == (N, BATCH, 3)
     assert seen.names == ("intercept", "slope[0]", "slope[1]")
     large = MinibatchTarget(jnp.sum, lambda x, y: jnp.sum(x * y), np.zeros((3, 2)), 2)
     assert large.batch_size == 3
-    assert seen.is_stochastic
-    assert seen.has_density
+    assert seen.why_no_density() is None
+    assert "sum over 4 observations" in seen.why_no_values()
+    assert seen.evaluation_cost(2) == 2
 
 
 class TestBadData:
@@ -221,13 +221,13 @@ class TestBadData:
 def test_picks_follow_importance_and_stay_unbiased():
     importance = jnp.array([0.0, 1.0, 3.0, 16.0])
     whole = target()
-    picking = whole.picking(importance)
-    counts = np.diff(np.asarray(picking.picks), prepend=0)
+    picking = whole.with_importance_sampling(importance)
+    counts = np.diff(np.asarray(picking.variance_reduction.sampling_table), prepend=0)
     # Half alike, half in proportion: 1/8 + importance / 40.
     expected = 1 / 8 + np.asarray(importance) / 40
     np.testing.assert_allclose(counts / counts.sum(), expected, rtol=1e-6)
     keys = jax.random.split(jax.random.key(0), 20_000)
-    chosen, weights = jax.jit(jax.vmap(picking._pick))(keys)
+    chosen, weights = jax.jit(jax.vmap(picking._draw_minibatch))(keys)
     found = np.bincount(np.asarray(chosen).ravel(), minlength=N) / chosen.size
     # 40,000 picks: five standard deviations of a share are at most .0125.
     np.testing.assert_allclose(found, expected, atol=0.0125)
@@ -235,7 +235,7 @@ def test_picks_follow_importance_and_stay_unbiased():
         weights, 1 / (N * expected[np.asarray(chosen)]), rtol=1e-5
     )
     x = jnp.asarray(POINTS[0])
-    for of in (picking, picking.centred_at(jnp.asarray(CENTRE))):
+    for of in (picking, picking.with_control_variate(jnp.asarray(CENTRE))):
         scores = np.asarray(jax.jit(jax.vmap(lambda k, t=of: t.score(x, key=k)))(keys))
         error = scores.std(axis=0) / len(keys) ** 0.5
         # Five standard errors, and the rounding of a mean in 32-bit.
@@ -244,33 +244,46 @@ def test_picks_follow_importance_and_stay_unbiased():
 
 
 def test_what_the_user_gave_stays_without_whitening():
-    given = target().picking(jnp.ones(N)).centred_at(jnp.asarray(CENTRE))
-    seen = coordinates(jax.random.key(0), given, particles=8, whiten=False)
-    view = seen.view(given).target
-    assert view.centre is given.centre
-    assert view.picks is given.picks
-    # A look of its own goes first.
-    own = look(jax.random.key(0), given, particles=8).view(given).target
-    assert float(jnp.max(jnp.abs(own.centre - given.centre))) > 0
+    given = (
+        target()
+        .with_importance_sampling(jnp.ones(N))
+        .with_control_variate(jnp.asarray(CENTRE))
+    )
+    config = methods.TrainConfig(whiten=False, particles=8)
+    seen = config.initialise(jax.random.key(0), given)
+    found = seen.precondition(given).target.variance_reduction
+    assert found.centre is given.variance_reduction.centre
+    assert found.sampling_table is given.variance_reduction.sampling_table
+    # What an initialisation finds goes first.
+    own = initialise(jax.random.key(0), given, particles=8).precondition(given).target
+    gap = own.variance_reduction.centre - given.variance_reduction.centre
+    assert float(jnp.max(jnp.abs(gap))) > 0
+
+
+TINY = {
+    "network": networks.residual(8, 1),
+    "steps": 3,
+    "batch_size": 8,
+    "whiten": False,
+}
 
 
 @pytest.mark.parametrize(
     ("method", "each"),
     [
-        (methods.DFT(whiten=False), 4),
-        (methods.DFT(whiten=False, w1=0.0), 2),
-        (methods.KL(whiten=False, antithetic=False), 1),
+        (methods.DFT(**TINY), 4),
+        (methods.DFT(w1=0.0, **TINY), 2),
+        (methods.KL(noise=Noise(antithetic=False), **TINY), 1),
     ],
 )
 def test_two_minibatches_are_two_evaluations(method, each):
-    method = replace(method, steps=3, batch_size=8, width=8, depth=1)
     found = fit(jax.random.key(0), target(), method, progress=False)
     assert found.evaluations == 3 * 8 * each
 
 
 def test_equal_or_no_importance_picks_alike():
     for importance in (jnp.zeros(3), jnp.full(3, 7.0)):
-        counts = np.diff(np.asarray(picks(importance)), prepend=0)
+        counts = np.diff(np.asarray(sampling_table(importance)), prepend=0)
         assert counts.min() == counts.max() > 1e8
 
 
@@ -287,14 +300,17 @@ def test_a_row_that_is_alone_is_seen_often():
     posterior = MinibatchTarget(
         lambda w: -0.5 * jnp.sum(w**2), log_likelihood, data, dim=2, batch_size=20
     )
-    seen = look(jax.random.key(0), posterior, particles=64)
-    assert seen.picks is not None
-    counts = np.diff(np.asarray(seen.picks), prepend=0)
+    seen = initialise(jax.random.key(0), posterior, particles=64)
+    assert seen.variance_reduction.sampling_table is not None
+    counts = np.diff(np.asarray(seen.variance_reduction.sampling_table), prepend=0)
     # In units of the posterior it tells .2, the others .001 each: it should be one in
     # twelve of all picks, give or take the few directions tried, and not one in 1000.
     assert 0.02 < counts[999] / counts.sum() < 0.25
     plain = eqx.tree_at(
-        lambda s: s.picks, seen, None, is_leaf=lambda leaf: leaf is None
+        lambda s: s.variance_reduction.sampling_table,
+        seen,
+        None,
+        is_leaf=lambda leaf: leaf is None,
     )
     keys = jax.random.split(jax.random.key(1), 4000)
     u = jnp.array([0.5, 0.5])
@@ -303,4 +319,6 @@ def test_a_row_that_is_alone_is_seen_often():
         scores = jax.jit(jax.vmap(lambda k: view.score(u, key=k)))(keys)
         return np.asarray(scores)[:, 1].std()
 
-    assert spread(seen.view(posterior)) < 0.3 * spread(plain.view(posterior))
+    assert spread(seen.precondition(posterior)) < 0.3 * spread(
+        plain.precondition(posterior)
+    )

@@ -1,12 +1,15 @@
 """Pictures: one for the plane, one for more dimensions, and nothing half-written."""
 
+import importlib
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from pushforward.errors import FileError
+from pushforward.errors import FileError, MissingDependencyError
 from pushforward.report.plots import draws_figure
 from pushforward.targets import Target, catalogue, constrained
 
@@ -61,3 +64,10 @@ def test_a_place_that_does_not_exist(tmp_path):
     target, draws = structured(KEYS[0])
     with pytest.raises(FileError, match="cannot be written"):
         draws_figure(target, draws, draws, tmp_path / "no" / "a.png", title="")
+
+
+def test_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "pushforward.report.plots")
+    with pytest.raises(MissingDependencyError, match=r"pushforward\[plots"):
+        importlib.import_module("pushforward.report.plots")

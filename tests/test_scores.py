@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import quadrature as qd
-from pushforward import scores
+from pushforward.objectives import score_matching as scores
 from quadrature import Affine
 
 in_64_bit = [pytest.mark.usefixtures("x64"), pytest.mark.once]

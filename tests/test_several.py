@@ -1,4 +1,4 @@
-"""One program for many targets, what is watched during training, and the floor."""
+"""One program for many targets, and the floor."""
 
 import equinox as eqx
 import jax
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import pushforward as pf
-from pushforward import methods
-from pushforward.diagnostics import Floor, ksd
+from pushforward import methods, networks
+from pushforward.diagnostics import ExactBaseline, ksd
 from pushforward.errors import UsageError
-from pushforward.targets.several import Among, several
+from pushforward.targets.stacked import StackedTargets, SwitchTarget
 
 TINY = methods.Gaussian(steps=40, batch_size=64, particles=256)
 
@@ -24,8 +24,8 @@ class Shifted(eqx.Module):
 
 def test_targets_of_one_kind_are_stacked():
     targets = [pf.Target(Shifted(jnp.full(2, c)), dim=2) for c in (0.0, 5.0)]
-    together = several(targets)
-    assert not isinstance(together.first, Among)
+    together = StackedTargets.of(targets)
+    assert not isinstance(together.first, SwitchTarget)
     keys = jax.random.split(jax.random.key(0), 2)
     fits = pf.fit_many(keys, targets, TINY, progress=False)
     for fit, centre in zip(fits, (0.0, 5.0), strict=True):
@@ -36,10 +36,12 @@ def test_targets_of_one_kind_are_stacked():
 
 def test_different_targets_are_fitted_as_each_alone():
     targets = [pf.targets.get(name) for name in ("gaussian", "squiggle")]
-    assert isinstance(several(targets).first, Among)
+    assert isinstance(StackedTargets.of(targets).first, SwitchTarget)
     keys = jax.random.split(jax.random.key(3), 2)
-    # In the targets' own coordinates: a first look multiplies differences of rounding.
-    method = methods.KSD(steps=20, batch_size=16, width=8, depth=1, whiten=False)
+    # In the targets' own coordinates: exploration multiplies rounding errors.
+    method = methods.KSD(
+        network=networks.residual(8, 1), steps=20, batch_size=16, whiten=False
+    )
     together = pf.fit_many(keys, targets, method, progress=False)
     for key, target, ours in zip(keys, targets, together, strict=True):
         alone = pf.fit(key, target, method, progress=False)
@@ -55,10 +57,10 @@ def test_different_targets_keep_their_noise_levels():
         pf.NoiseConditionalTarget(score, dim=2, sigma_range=(0.3, 3.0))
         for score in (lambda x, s: -x / (1 + s**2), lambda x, s: -x / (2 + s**2))
     ]
-    among = several(targets).first
-    assert isinstance(among, Among) and among.is_noise_conditional
-    method = methods.KL().resolve(among, "cpu")
-    assert (method.sigma_min, method.sampler_sigma_max) == (0.3, 3.0)
+    among = StackedTargets.of(targets).first
+    assert isinstance(among, SwitchTarget) and among.noise_range == (0.3, 3.0)
+    noise = methods.KL().resolve(among).objective.noise
+    assert noise.levels == noise.sampler_levels == (0.3, 3.0)
 
 
 def test_targets_that_do_not_go_together():
@@ -79,59 +81,16 @@ def test_targets_that_do_not_go_together():
         )
 
     with pytest.raises(UsageError, match="differ in their data alone"):
-        several([posterior(4), posterior(5)])
+        StackedTargets.of([posterior(4), posterior(5)])
 
 
-def test_what_is_watched_joins_the_history(tmp_path):
-    seen = []
-
-    def watch(step, sampler, target):
-        seen.append(step)
-        return {"width": jnp.std(sampler.sample_flat(jax.random.key(0), 100))}
-
+def test_the_baseline_of_exact_draws():
     target = pf.targets.get("gaussian")
-    how = {"progress": False, "watch": watch, "watch_every": 15, "out": tmp_path / "r"}
-    fit = pf.fit(jax.random.key(0), target, TINY, **how)
-    assert seen == [15, 30]
-    rows = [row for row in fit.history.rows if "width" in row]
-    assert [row["step"] for row in rows] == [15, 30]
-    # A longer run keeps what was seen before.
-    longer = pf.fit(jax.random.key(0), target, TINY, steps=60, resume=True, **how)
-    assert seen == [15, 30, 45, 60]
-    again = [row for row in longer.history.rows if "width" in row]
-    assert again[:2] == rows and len(again) == 4
-    many = pf.fit_many(
-        jax.random.split(jax.random.key(1), 2), target, TINY, progress=False,
-        watch=watch, watch_every=40,
-    )  # fmt: skip
-    widths = [[r["width"] for r in f.history.rows if "width" in r] for f in many]
-    assert len(widths[0]) == 1 and widths[0] != widths[1]
-    with pytest.raises(UsageError, match="watch_every must be"):
-        pf.fit(
-            jax.random.key(0), target, TINY, out=tmp_path / "new",
-            watch=watch, watch_every=0,
-        )  # fmt: skip
-    # Nothing is written before the arguments have been looked at.
-    assert not (tmp_path / "new").exists()
-
-
-def test_watching_changes_no_bit():
-    target, key = pf.targets.get("gaussian"), jax.random.key(5)
-    plain = pf.fit(key, target, TINY, progress=False)
-    watched = pf.fit(
-        key, target, TINY, progress=False, watch=lambda *_: {}, watch_every=7
-    )
-    draws = [f.sampler.sample(jax.random.key(1), 10) for f in (plain, watched)]
-    np.testing.assert_array_equal(*draws)
-
-
-def test_the_floor():
-    target = pf.targets.get("gaussian")
-    floor = Floor(jax.random.key(0), target, 100, sets=200)
-    exact = floor.judge(jax.random.key(1), target.sample_flat, comparisons=6)
+    baseline = ExactBaseline(jax.random.key(0), target, 100, sets=200)
+    exact = baseline.compare(jax.random.key(1), target.sample_flat, comparisons=6)
     # Three means of exact draws, each above its bound with probability 1/600, or a few
     # times that, since the distances are skewed.
-    assert all(score.at_floor for score in exact.values())
+    assert all(found.indistinguishable for found in exact.values())
     assert abs(exact["ksd_u"].exact) < 4 * exact["ksd_u"].exact_sd / 200**0.5
     assert exact["sliced_w2"].ratio == pytest.approx(1.0, abs=0.2)
     assert exact["ksd_v"].error == exact["ksd_v"].sd / 20**0.5
@@ -139,13 +98,13 @@ def test_the_floor():
     def shifted(key, n):
         return target.sample_flat(key, n) + 0.5
 
-    moved = floor.judge(jax.random.key(2), shifted, sets=5)
-    assert not any(score.at_floor for score in moved.values())
+    moved = baseline.compare(jax.random.key(2), shifted, sets=5)
+    assert not any(found.indistinguishable for found in moved.values())
     # One that has run away is not at the floor, and no warning (an error here) either.
-    away = floor.judge(jax.random.key(2), lambda key, n: jnp.full((n, 2), jnp.inf))
-    assert not any(score.at_floor for score in away.values())
+    away = baseline.compare(jax.random.key(2), lambda key, n: jnp.full((n, 2), jnp.inf))
+    assert not any(found.indistinguishable for found in away.values())
     x = target.sample_flat(jax.random.key(9), 100)
     direct = ksd(x, jax.vmap(target.score)(x))
-    only = floor.scores(jax.random.key(3), lambda key, n: x, 1)
+    only = baseline.measure(jax.random.key(3), lambda key, n: x, 1)
     assert only["ksd_v"][0] == pytest.approx(float(direct.v), rel=1e-5)
     assert only["ksd_u"][0] == pytest.approx(float(direct.u), rel=1e-4)

@@ -1,6 +1,5 @@
 """Importance weights against integrals that are known."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +8,10 @@ from scipy import special, stats
 
 import pushforward as pf
 from pushforward import networks
-from pushforward.diagnostics.weights import tail_shape
+from pushforward.diagnostics.weights import _smoothed, max_pareto_k
 from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
-from pushforward.targets.coordinates import Whitening
+from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
 
 KEY = jax.random.key(0)
@@ -20,8 +19,8 @@ KEY = jax.random.key(0)
 
 def sampler_of(network, *, noise=0.0, whitening=None):
     dim = network.out_size
-    whitening = Whitening.identity(dim) if whitening is None else whitening
-    return Sampler(network, whitening, jnp.asarray(noise), Structure.vector(dim))
+    whitening = Preconditioner.identity(dim) if whitening is None else whitening
+    return Sampler(network, whitening, Structure.vector(dim), noise)
 
 
 def bent(network):
@@ -40,7 +39,7 @@ def normal(precision):
 
 NETWORKS = {
     "affine": networks.AffineMap(2),
-    "flow": networks.FlowMap(2, 3, 8, 1, key=KEY),
+    "flow": networks.MixtureMap(3, 8, 1, 1, layers=3, key=KEY),
     "mixture": networks.MixtureMap(3, 8, 1, 3, layers=4, key=KEY),
 }
 
@@ -50,14 +49,14 @@ def test_the_density_of_draws_integrates_to_one(name):
     """E[1 / p] over draws in a box is the box's volume, whatever the network."""
     sampler = sampler_of(
         bent(NETWORKS[name]),
-        whitening=Whitening.affine(
+        whitening=Preconditioner.affine(
             jnp.array([1.0, -1.0]), jnp.diag(jnp.array([0.5, 2]))
         ),
     )
     assert sampler.has_density
     n = 20_000
-    x, log_p = eqx.filter_jit(lambda s: s.block_with_log_density(KEY, n))(sampler)
-    np.testing.assert_allclose(x, sampler.block(KEY, n), rtol=1e-4, atol=1e-4)
+    x, log_p = sampler.sample_and_log_prob(KEY, n)
+    np.testing.assert_allclose(x, sampler.sample(KEY, n), rtol=1e-4, atol=1e-4)
     x = np.asarray(x)
     low, high = np.quantile(x, [0.3, 0.7], axis=0)
     inside = np.all((x > low) & (x < high), axis=1)
@@ -72,24 +71,22 @@ def test_the_density_of_draws_integrates_to_one(name):
 def test_the_normaliser_of_a_normal(precision):
     found = pf.weigh(KEY, normal(precision), sampler_of(networks.AffineMap(2)))
     exact = np.log(2 * np.pi / precision)
-    assert abs(found.log_normaliser - exact) <= 4 * found.error + 1e-5
+    assert abs(found.log_normaliser - exact) <= 4 * found.log_normaliser_se + 1e-5
     np.testing.assert_allclose(found.weights.sum(), 1.0, rtol=1e-6)
     # Of N(0, I) for N(0, I / a): E[w]^2 / E[w^2] = (2 a - 1) / a^2 in two dimensions.
     # Its relative sd for 10,000 draws is .85 % at a = 4, less at the others; four.
     worth = (2 * precision - 1) / precision**2
-    np.testing.assert_allclose(found.effective / 10_000, worth, rtol=0.034)
+    np.testing.assert_allclose(found.ess / 10_000, worth, rtol=0.034)
     second = found.weights @ found.draws**2
     # The relative sd of a mean square is sqrt(2 / effective); four of them.
-    np.testing.assert_allclose(
-        second, 1 / precision, rtol=4 * (2 / found.effective) ** 0.5
-    )
-    assert found.reliable and "light enough" in str(found)
+    np.testing.assert_allclose(second, 1 / precision, rtol=4 * (2 / found.ess) ** 0.5)
+    assert found.reliable and "the weights are reliable" in str(found)
 
 
 def test_weights_with_a_heavy_tail_are_said_to_be_useless():
     """For N(0, 4 I) the weights of N(0, I) have a Pareto tail of shape 3/4."""
     found = pf.weigh(KEY, normal(0.25), sampler_of(networks.AffineMap(2)), 100_000)
-    assert not found.reliable and "do not rely" in str(found)
+    assert not found.reliable and "Do not rely" in repr(found)
 
 
 def test_the_shape_of_a_tail():
@@ -97,8 +94,36 @@ def test_the_shape_of_a_tail():
         # Quantiles in place of draws: exact but for what is beyond the last.
         levels = (np.arange(20_000) + 0.5) / 20_000
         weights = stats.genpareto.ppf(levels, shape)
-        np.testing.assert_allclose(tail_shape(weights), shape, atol=0.1)
-    assert tail_shape(np.ones(1000)) == 0.0
+        smoothed, found = _smoothed(np.log(weights / weights.max()))
+        np.testing.assert_allclose(found, shape, atol=0.1)
+        # Quantiles are smooth already, but for the last.
+        np.testing.assert_allclose(smoothed.sum() * weights.max(), weights.sum(), 0.1)
+    assert _smoothed(np.zeros(1000))[1] == 0.0
+    # The shape of what exceeds equal weights by less than a percent is of no account.
+    excess = stats.genpareto.ppf((np.arange(5000) + 0.5) / 5000, 1.0)
+    nearly = np.log1p(5e-3 * excess / excess.max())
+    assert _smoothed(nearly - nearly.max())[1] == 0.0
+    # Most weights are 0: nothing is known of the tail.
+    few = np.where(np.arange(1000) < 50, -np.arange(1000.0), -np.inf)
+    weights, found = _smoothed(few)
+    assert found == np.inf
+    np.testing.assert_array_equal(weights, np.exp(few))
+
+
+def test_the_threshold_depends_on_the_number_of_draws():
+    assert [max_pareto_k(n) for n in (100, 10_000)] == [0.5, 0.7]
+
+
+def test_weights_and_tempering_agree_about_the_normaliser():
+    """Two ways to one number: both know the constant of what they start from."""
+    target = pf.Target(lambda x: -jnp.sum(jnp.cosh(x)), dim=2)
+    found = pf.weigh(KEY, target, sampler_of(networks.AffineMap(2)))
+    run = jax.jit(lambda key: pf.mcmc.repeated_smc(key, target, particles=2000))(KEY)
+    # The integral of exp(-cosh(x)) is 2 K_0(1).
+    exact = 2 * np.log(2 * special.k0(1.0))
+    assert abs(found.log_normaliser - exact) < 4 * found.log_normaliser_se + 1e-4
+    # A dozen temperatures, each with a relative variance of 1/n at half the ESS: .08.
+    assert abs(float(run.log_normaliser) - exact) < 0.3
 
 
 def test_a_trained_sampler_of_constrained_parameters():
@@ -108,7 +133,9 @@ def test_a_trained_sampler_of_constrained_parameters():
         {"rate": "positive"},
         example={"rate": 1.0, "x": 0.0},
     )
-    method = pf.methods.Transport(steps=100, batch_size=64, width=8)
+    method = pf.methods.Transport(
+        network=networks.mixture(width=8), steps=100, batch_size=64
+    )
     sampler = pf.fit(KEY, target, method, progress=False).sampler
     found = pf.weigh(jax.random.key(1), target, sampler, 20_000)
     again = sampler.sample(jax.random.key(1), 20_000)
@@ -116,9 +143,9 @@ def test_a_trained_sampler_of_constrained_parameters():
     exact = special.gammaln(3) + 0.5 * np.log(2 * np.pi)
     # How heavy the tail of its weights is, theory does not say: k is .55 to .83 over
     # seeds and steps. What the weights add up to, it does.
-    assert abs(found.log_normaliser - exact) < 4 * found.error + 1e-4
+    assert abs(found.log_normaliser - exact) < 4 * found.log_normaliser_se + 1e-4
     mean = found.weights @ found.draws["rate"]
-    assert abs(mean - 3) < 4 * (3 / found.effective) ** 0.5
+    assert abs(mean - 3) < 4 * (3 / found.ess) ** 0.5
 
 
 def test_what_cannot_be_weighed():

@@ -7,12 +7,21 @@ instant and a program that needs no JAX does not load it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pushforward import bridges
 from pushforward._version import __version__
 
 if TYPE_CHECKING:
-    from pushforward import bridges, diagnostics, mcmc, methods, networks, targets
-    from pushforward.diagnostics import Verdict, Weighed, check, weigh
-    from pushforward.mcmc import refine
+    from pushforward import (
+        diagnostics,
+        errors,
+        mcmc,
+        methods,
+        networks,
+        objectives,
+        targets,
+    )
+    from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
+    from pushforward.mcmc import Exploration, explore, refine
     from pushforward.sampler import Sampler, load
     from pushforward.targets import (
         AbstractTarget,
@@ -21,51 +30,73 @@ if TYPE_CHECKING:
         ScoreTarget,
         Target,
         constrained,
+        constraints,
     )
-    from pushforward.training import Fit, Trained, fit, fit_many, train
+    from pushforward.training import Event, Fit, Status, Trained, fit, fit_many, train
 
 __all__ = [
     "AbstractTarget",
+    "Event",
+    "Exploration",
     "Fit",
+    "ImportanceSample",
     "MinibatchTarget",
     "NoiseConditionalTarget",
     "Sampler",
     "ScoreTarget",
+    "Status",
     "Target",
     "Trained",
     "Verdict",
-    "Weighed",
     "__version__",
     "bridges",
     "check",
     "constrained",
+    "constraints",
     "diagnostics",
+    "errors",
+    "explore",
     "fit",
     "fit_many",
     "load",
     "mcmc",
     "methods",
     "networks",
+    "objectives",
     "refine",
     "targets",
     "train",
     "weigh",
 ]
 
-_ROOMS = ("bridges", "diagnostics", "mcmc", "methods", "networks", "targets")
+_ROOMS = (
+    "bridges",
+    "diagnostics",
+    "errors",
+    "mcmc",
+    "methods",
+    "networks",
+    "objectives",
+    "targets",
+)
 _HOME = {
     "AbstractTarget": "targets",
+    "Event": "training",
+    "Exploration": "mcmc",
     "Fit": "training",
+    "ImportanceSample": "diagnostics",
     "MinibatchTarget": "targets",
     "NoiseConditionalTarget": "targets",
     "Sampler": "sampler",
     "ScoreTarget": "targets",
+    "Status": "training",
     "Target": "targets",
     "Trained": "training",
     "Verdict": "diagnostics",
-    "Weighed": "diagnostics",
     "check": "diagnostics",
     "constrained": "targets",
+    "constraints": "targets",
+    "explore": "mcmc",
     "fit": "training",
     "fit_many": "training",
     "load": "sampler",

@@ -29,11 +29,7 @@ Seed = Annotated[int, WHOLE]
 Count = Annotated[int, WHOLE, arg(aliases=("-n",))]
 # Where nothing is the default, the help says in words what then happens.
 Dim = Annotated[int | None, WHOLE, arg(metavar="D", help_behavior_hint="")]
-OptionalCount = Annotated[
-    int | None, WHOLE, arg(aliases=("-n",), help_behavior_hint="")
-]
 Number = Annotated[int | None, WHOLE, arg(help_behavior_hint="")]
-OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
 Flag = Annotated[bool, arg(help_behavior_hint="")]
 
 
@@ -64,7 +60,7 @@ class Fit:
     batch_size: Number = None
     """Points a step, instead of what the method chooses."""
     method: Literal[
-        "recipe",
+        "default",
         "transport",
         "dft",
         "kl",
@@ -74,8 +70,8 @@ class Fit:
         "steingan",
         "flow",
         "gaussian",
-    ] = "recipe"
-    """How to train; the recipe works untouched."""
+    ] = "default"
+    """How to train; the default works untouched."""
     seed: Seed = 0
     """Random seed."""
     resume: Flag = False
@@ -86,16 +82,13 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Draw from a trained sampler into a .npy, .npz or .csv file.
-
-    Images are drawn onto a page, a .png file: pushforward sample digits.
-    """
+    """Draw from a trained sampler into a .npy, .npz or .csv file."""
 
     run: Run
-    """A run directory, a file that a sampler was saved to, or: digits."""
-    draws: OptionalCount = None
-    """How many draws; of images 100, unless given."""
-    out: OptionalPath = None
+    """A run directory, or a file that a sampler was saved to."""
+    draws: Annotated[int, WHOLE, arg(aliases=("-n",))]
+    """How many draws."""
+    out: Annotated[Path, arg(metavar="PATH")]
     """The file for the draws; its ending says the format."""
     seed: Seed = 1
     """Random seed."""
@@ -107,7 +100,7 @@ class Sample:
 class Check:
     """Say how far a trained sampler can be trusted.
 
-    The exit status is 0 if it passed, 1 if it failed, and 3 if that cannot be told.
+    The exit status is 0 if it passed, 1 if it failed, and 3 if it is inconclusive.
     """
 
     run: Run
@@ -117,57 +110,13 @@ class Check:
     dim: Dim = None
     """The number of coordinates of your own log density."""
     draws: Count = 2000
-    """How many draws to look at."""
+    """How many draws to test."""
+    max_evaluations: Number = None
+    """How many evaluations of the density may be spent. No bound by default."""
     seed: Seed = 2
     """Random seed."""
     json: Flag = False
     """Print the verdict as JSON."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Reproduce:
-    """Run one of the paper's experiments.
-
-    What a result file in the directory already holds is not run again: an interrupted
-    experiment goes on where it stopped.
-    """
-
-    experiment: Annotated[
-        Positional[Literal["toy2d", "covertype", "mnist"]], arg(metavar="EXPERIMENT")
-    ]
-    """toy2d: every sampler on six densities in the plane (Table 1, Figures 1 and 2);
-    covertype: Bayesian logistic regression from minibatches (Table 2, Figure 4);
-    mnist: an energy model of digits and its one-step sampler (Table 3, Figures 3, 5).
-    """
-    scale: Literal["smoke", "cpu", "full"] = "cpu"
-    """smoke: minutes; cpu: small enough for two cores; full: for a GPU."""
-    out: Path = Path("runs/results")
-    """Directory for the result file."""
-    methods: Annotated[
-        tuple[str, ...], arg(metavar="METHOD ...", help_behavior_hint="")
-    ] = ()
-    """Run only these methods, such as: dft kl ld;
-    for mnist also: classifier energy langevin.
-    One setting of a method: 'dft|paper'."""
-    merge: Annotated[
-        tuple[Path, ...], arg(metavar="FILE ...", help_behavior_hint="")
-    ] = ()
-    """Adopt the finished cells of these result files first."""
-    seed: Seed = 0
-    """Random seed."""
-    remark: Annotated[str, arg(metavar="TEXT", help_behavior_hint="")] = ""
-    """Kept with what this call finishes (not with what was there or is adopted) and
-    shown on the page, such as what its times were taken beside."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """Render the pages and figures of all result files in a directory."""
-
-    results: Path = Path("runs/results")
-    """Directory of the result files."""
-    out: Path = Path("runs/report")
-    """Directory for the pages and figures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +130,6 @@ Command = (
     | Annotated[Sample, subcommand("sample")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Targets, subcommand("targets")]
-    | Annotated[Reproduce, subcommand("reproduce")]
-    | Annotated[Report, subcommand("report")]
 )
 
 

@@ -4,12 +4,14 @@ import contextlib
 import errno
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pushforward.errors import FileError
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def explain(path: Path, error: OSError) -> FileError:
@@ -35,16 +37,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         if path.is_dir():
             raise FileError(f"{path} is a directory; give the name of a file.")
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".part"
-        )
+        name = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
+        # Not by `tempfile`: so it has the permissions of any new file.
+        handle = os.open(name, _NEW, 0o666)
+        temporary = name
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
         temporary = None
     except OSError as error:

@@ -4,8 +4,6 @@ Nothing heavy is imported before a command needs it: `--help` and `targets` answ
 once.
 """
 
-import contextlib
-import io
 import json
 import os
 import sys
@@ -24,12 +22,9 @@ from pushforward._cli_arguments import (
     Command,
     Demo,
     Fit,
-    Report,
-    Reproduce,
     Sample,
     Targets,
 )
-from pushforward._cli_complaint import complaint
 from pushforward._version import __version__
 from pushforward.errors import (
     FileError,
@@ -42,15 +37,18 @@ if TYPE_CHECKING:
     from pushforward import AbstractTarget, Sampler, Verdict
 
 # 0 is success and 2 a mistake in what was asked for, as is usual.
-FAILED, CANNOT_TELL, INTERRUPTED = 1, 3, 130
+FAILED, INCONCLUSIVE, INTERRUPTED = 1, 3, 130
 
-# The sampler that comes with the package: its name and its file.
-DIGITS = "digits"
-DIGITS_FILE = Path(__file__).parent / "data" / "digits.safetensors"
+# Commands of earlier versions, and what to type instead.
+MOVED = {
+    "reproduce": "python -m reproduction toy2d, covertype or mnist",
+    "report": "python -m reproduction report",
+    "sample digits": "python -m reproduction digits",
+}
 
 DEMO_TARGET = "donut"
 # Less than the default: enough for a ring in the plane, and a demo should be short.
-DEMO_STEPS = 2000
+DEMO_STEPS = 1800
 # So many draws are made to measure the speed.
 DEMO_SPEED = 1_000_000
 
@@ -62,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pushforward {__version__}")
         return 0
     try:
+        _require_current(words)
         arguments = _parsed(words or ["--help"])
         with warnings.catch_warnings():
             # Each command that trains prints that sentence itself.
@@ -85,24 +84,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parsed(words: list[str]) -> Arguments:
-    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                Arguments,
-                prog="pushforward",
-                args=words,
-                config=(*markers, tyro.conf.OmitSubcommandPrefixes),
+def _require_current(words: list[str]) -> None:
+    """Refuses a command that is now part of the paper's reproduction."""
+    for old, new in MOVED.items():
+        if words[: len(old.split())] != old.split():
+            continue
+        # A run may have the name "digits".
+        if old != "sample digits" or not Path("digits").exists():
+            raise UsageError(
+                f"pushforward {old} is no longer part of the package; from a checkout "
+                f"of the repository, use {new}."
             )
+
+
+def _parsed(words: list[str]) -> Arguments:
+    """The arguments; what cannot be parsed tyro explains, and exits with status 2."""
+    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
+    try:
+        return tyro.cli(
+            Arguments,
+            prog="pushforward",
+            args=words,
+            config=(*markers, tyro.conf.OmitSubcommandPrefixes),
+        )
     except SystemExit:
         # A help text that nobody reads to its end is noticed here, not at the exit.
         sys.stdout.flush()
-        sentence = complaint(said.getvalue()) if said.getvalue() else None
-        if sentence is not None:
-            raise UsageError(sentence) from None
-        print(said.getvalue(), end="", file=sys.stderr)
         raise
 
 
@@ -118,10 +125,6 @@ def _run(command: Command) -> int:
             return _check(command)
         case Targets():
             return _targets()
-        case Reproduce():
-            return _reproduce(command)
-        case Report():
-            return _report(command)
 
 
 def _targets() -> int:
@@ -148,12 +151,15 @@ def _fit(arguments: Fit) -> int:
     from pushforward.targets import naming
 
     key = _key(arguments.seed)
-    target = naming.named(arguments.target, arguments.dim)
+    target = naming.target_from_spec(arguments.target, arguments.dim)
     registry: dict[str, Any] = pf.methods.REGISTRY
+    method: Any = None
+    if arguments.method != "default":
+        method = registry[arguments.method]()
     fit = pf.fit(
         key,
         target,
-        registry[arguments.method](),
+        method,
         steps=arguments.steps,
         batch_size=arguments.batch_size,
         out=arguments.out,
@@ -165,11 +171,11 @@ def _fit(arguments: Fit) -> int:
             "folder": str(Path.cwd()),
         },
     )
-    if fit.interrupted:
-        print(fit.status, file=sys.stderr)
+    if fit.status is pf.Status.INTERRUPTED:
+        print(fit.message, file=sys.stderr)
         return INTERRUPTED
     if not arguments.quiet:
-        print(fit.status)
+        print(fit.message)
         print(f"Is it any good?  pushforward check {arguments.out}")
         print(
             f"Draw from it:    pushforward sample {arguments.out} -n 1000000 "
@@ -180,37 +186,11 @@ def _fit(arguments: Fit) -> int:
 
 def _sample(arguments: Sample) -> int:
     key = _key(arguments.seed)
-    run, out, n = arguments.run, arguments.out, arguments.draws
-    # A run or a file of that name goes first.
-    built_in = str(run) == DIGITS and not run.exists()
-    if built_in and out is None:
-        out = Path(f"{DIGITS}.png")
-    if out is not None and out.suffix == ".png":
-        from pushforward.report import grids
-
-        n = grids.PAGE if n is None else n
-        sampler = _digits() if built_in else _load(run)
-        grids.draw_page(key, sampler, n, out)
-    elif out is not None and n is not None:
-        sampler = _digits() if built_in else _load(run)
-        sampler.stream(key, n, out, progress=not arguments.quiet)
-    else:
-        raise UsageError("Say how many draws with -n, and where they go with --out.")
+    sampler = _load(arguments.run)
+    sampler.stream(key, arguments.draws, arguments.out, progress=not arguments.quiet)
     if not arguments.quiet:
-        print(f"{n:,} draws are in {out}.")
+        print(f"{arguments.draws:,} draws are in {arguments.out}.")
     return 0
-
-
-def _digits() -> "Sampler":
-    """The sampler of digits that comes with the package."""
-    if not DIGITS_FILE.is_file():
-        raise UsageError(
-            f"This installation of pushforward has no sampler of digits ({DIGITS_FILE} "
-            "is not there): train one with pushforward reproduce mnist --scale full "
-            "--methods classifier energy schedule small, and draw from its file, "
-            "mnist_digits.safetensors."
-        )
-    return _load(DIGITS_FILE)
 
 
 def _check(arguments: Check) -> int:
@@ -219,7 +199,13 @@ def _check(arguments: Check) -> int:
     key = _key(arguments.seed)
     target = _target(arguments)
     sampler = _load(arguments.run, target)
-    verdict = pf.check(key, target, sampler, n=arguments.draws)
+    verdict = pf.check(
+        key,
+        target,
+        sampler,
+        n=arguments.draws,
+        max_evaluations=arguments.max_evaluations,
+    )
     if arguments.json:
         print(json.dumps(verdict.to_dict(), indent=2))
     else:
@@ -228,9 +214,9 @@ def _check(arguments: Check) -> int:
 
 
 def _status(verdict: "Verdict") -> int:
-    if verdict.passed is None:
-        return CANNOT_TELL
-    return 0 if verdict.passed else FAILED
+    return {"passed": 0, "failed": FAILED, "inconclusive": INCONCLUSIVE}[
+        verdict.outcome
+    ]
 
 
 def _target(arguments: Check) -> "AbstractTarget":
@@ -240,7 +226,7 @@ def _target(arguments: Check) -> "AbstractTarget":
 
     run = arguments.run
     if arguments.target is not None:
-        return naming.named(arguments.target, arguments.dim)
+        return naming.target_from_spec(arguments.target, arguments.dim)
     if not run.exists():
         raise FileError(f"There is no run or file {run}.")
     about = RunDirectory(run).read_config().get("target") if run.is_dir() else None
@@ -256,15 +242,15 @@ def _target(arguments: Check) -> "AbstractTarget":
             "a Target, --target my_model.py:target."
         )
     folders = [Path(spec.get("folder") or "."), Path.cwd()]
-    target = naming.named(spec["target"], spec.get("dim"), folders)
+    target = naming.target_from_spec(spec["target"], spec.get("dim"), folders)
     _require_same(target, about.get("fingerprint") or [], spec["target"])
     return target
 
 
 def _require_same(target: "AbstractTarget", before: list[float], name: str) -> None:
-    from pushforward.targets.examine import fingerprint, resembles
+    from pushforward.targets.examine import fingerprint, same_target
 
-    if not resembles(target, fingerprint(target), before):
+    if not same_target(target, fingerprint(target), before):
         raise UsageError(
             f"{name} is no longer the density this run was trained for; to check the "
             "sampler against it all the same, name it with --target."
@@ -284,34 +270,6 @@ def _load(path: Path, target: "AbstractTarget | None" = None) -> "Sampler":
     return pf.load(path, target)
 
 
-def _reproduce(arguments: Reproduce) -> int:
-    import importlib
-
-    _key(arguments.seed)  # refuses what is no seed, before anything is written
-    name = arguments.experiment
-    experiment: Any = importlib.import_module(f"pushforward.experiments.{name}")
-    experiment.reproduce(
-        arguments.out,
-        arguments.scale,
-        only=arguments.methods,
-        merge=arguments.merge,
-        seed=arguments.seed,
-        remark=arguments.remark,
-        say=lambda line: print(line, flush=True),
-    )
-    print(f"Results:  {arguments.out / f'{name}.json'}")
-    print(f"The page: pushforward report --results {arguments.out}")
-    return 0
-
-
-def _report(arguments: Report) -> int:
-    from pushforward.report.pages import render
-
-    for path in render(arguments.results, arguments.out):
-        print(path)
-    return 0
-
-
 def _demo(arguments: Demo) -> int:
     import jax
 
@@ -329,11 +287,11 @@ def _demo(arguments: Demo) -> int:
         f"Training a one-step sampler for {DEMO_TARGET!r}, a ring in the plane.",
         flush=True,
     )
-    fit = pf.fit(keys[0], target, pf.methods.Recipe(steps=DEMO_STEPS))
-    if fit.interrupted:
+    fit = pf.fit(keys[0], target, steps=DEMO_STEPS)
+    if fit.status is pf.Status.INTERRUPTED:
         # Nothing of it is kept.
         raise KeyboardInterrupt
-    print(fit.status)
+    print(fit.message)
     sampler = fit.sampler
     saved = sampler.save(out / f"{DEMO_TARGET}.pf")
     verdict = pf.check(keys[1], target, sampler)
@@ -345,8 +303,9 @@ def _demo(arguments: Demo) -> int:
         out / f"{DEMO_TARGET}.png",
         title=f"{DEMO_TARGET}: one network pass per draw",
     )
+    jax.block_until_ready(sampler.sample(keys[1], DEMO_SPEED))
     begun = time.perf_counter()
-    sampler.sample(keys[1], DEMO_SPEED)
+    jax.block_until_ready(sampler.sample(keys[2], DEMO_SPEED))
     rate = DEMO_SPEED / (time.perf_counter() - begun)
     print(f"Speed:    {rate:,.0f} draws a second on {jax.devices()[0].device_kind}.")
     print(f"Picture:  {picture}")

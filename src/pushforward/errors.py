@@ -1,5 +1,15 @@
 """The errors a user sees: one sentence that says what, where and what to do."""
 
+__all__ = [
+    "DensityError",
+    "FileError",
+    "MissingDependencyError",
+    "PushforwardError",
+    "TrainingError",
+    "UnfinishedWarning",
+    "UsageError",
+]
+
 
 class PushforwardError(Exception):
     """Base of every error pushforward raises on purpose."""

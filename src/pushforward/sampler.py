@@ -1,51 +1,183 @@
-"""The trained thing: one network pass per draw, and a small file that holds it.
+"""The trained thing: a distribution with one network pass per draw, and its file."""
 
-A file is a safetensors file: arrays, and a JSON text under `pushforward` in its header.
-Nothing in it is ever executed.
-"""
-
-import json
-import os
-from collections.abc import Iterator
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax.core import Tracer
+from jaxtyping import Array, Float, PRNGKeyArray, UInt
 
-from pushforward import _files
-from pushforward._precision import NETWORK_DTYPE, widen
-from pushforward._version import __version__
+from pushforward import _io
+from pushforward._io import Arrays
+from pushforward._precision import NETWORK_DTYPE, narrow, widen
+from pushforward.draws import write_draws
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import (
     AbstractDensityNetwork,
     AbstractNetwork,
+    AbstractStoredNetwork,
     build,
     describe,
 )
 from pushforward.targets.arguments import as_key
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.coordinates import Whitening
+from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
 
-FORMAT = 1
-# Draws are made in blocks whatever n is: the program is compiled once, and block i of
-# any run is the same draws. Points of many coordinates (images) come in smaller blocks.
+# Draws are made in blocks of at most so many, and of at most so many numbers: memory
+# for what is between the layers of a network does not grow with their number.
 BLOCK, BLOCK_NUMBERS = 16_384, 2**20
+# One key makes at most so many draws: each has an index of 32 bits.
+MOST = 2**32
+
+Shape = int | tuple[int, ...]
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What a sampler needs of a network: any such module will do."""
+
+    @property
+    def in_size(self) -> Any:
+        """How many latent numbers it takes."""
+        ...
+
+    @property
+    def out_size(self) -> Any:
+        """How many coordinates it gives."""
+        ...
+
+    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
+        """The network at one point."""
+        ...
+
+
+class _Method:
+    """A method that `jax.jit` takes: the bound methods of a module cannot be hashed."""
+
+    def __init__(self, function: Callable):
+        functools.update_wrapper(cast(Any, self), function)
+        self.function = function
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self.function
+        # A tree of arrays, as bound methods of a module are, and known by its identity.
+        return jax.tree_util.Partial(self.function, instance)
+
+
+if TYPE_CHECKING:
+    F = TypeVar("F", bound=Callable)
+
+    def _method(function: F) -> F:
+        return function
+else:
+    _method = _Method
 
 
 class Sampler(eqx.Module):
-    """`x = W(g(z) + noise_scale * eps)`: noise, a network, a whitening, a tree."""
+    """A distribution over the user's parameters: `x = C(W(g(z) + noise_scale * eps))`.
 
-    network: AbstractNetwork
-    whitening: Whitening
-    noise_scale: Float[Array, ""]
+    `z` and `eps` are standard normal, `g` is a network, `W` a preconditioner, and `C`
+    the map from unconstrained coordinates to the user's tree and constraints.
+
+    Draw `i` of a key is the same whatever the shape, up to rounding: `sample(key, 10)`
+    is the beginning of `sample(key, 1000)`, and `sample(key, (3, 5))` is
+    `sample(key, 15)` in another shape.
+
+    `sample`, `sample_and_log_prob` and `log_prob` are functions of JAX: they work under
+    `jax.jit`, `jax.vmap` and `jax.grad`, and their results stay on the device.
+
+    Densities are with respect to the Lebesgue measure of the parameters as the user
+    writes them, constraints and all. For a simplex it is that of all its numbers but
+    the last, and for an ordered vector that of its numbers.
+
+    Attributes:
+        network: from latent numbers to preconditioned coordinates.
+        preconditioner: from these to the target's unconstrained coordinates.
+        structure: the shapes, names and constraints of the user's parameters.
+        noise_scale: the noise on the network's output; None is no noise.
+    """
+
+    network: Any
+    preconditioner: Preconditioner
     structure: Structure = eqx.field(static=True)
+    noise_scale: Float[Array, ""] | None
+
+    def __init__(
+        self,
+        network: Network,
+        preconditioner: Preconditioner,
+        structure: Structure,
+        noise_scale: float | Float[Array, ""] | None = None,
+    ):
+        self.network, self.preconditioner = network, preconditioner
+        self.structure = structure
+        # Whether there is noise is known without looking at numbers, under jit too.
+        if noise_scale is not None and not isinstance(noise_scale, Tracer):
+            noise_scale = None if noise_scale == 0 else noise_scale
+        if noise_scale is not None:
+            noise_scale = jnp.asarray(noise_scale, float)
+        self.noise_scale = noise_scale
+
+    @staticmethod
+    def from_network(
+        network: Network,
+        dim: int | None = None,
+        *,
+        target: AbstractTarget | None = None,
+        preconditioner: Preconditioner | None = None,
+        noise_scale: float = 0.0,
+    ) -> "Sampler":
+        """A sampler from a network.
+
+        Args:
+            network: a module with `in_size` and `out_size` that maps one latent point
+                to one point: one of `pushforward.networks`, an `equinox.nn.MLP`, or
+                one's own.
+            dim: the number of coordinates; by default the network's `out_size`, or the
+                target's.
+            target: draws have the parameters and constraints of this target; without
+                one they are vectors.
+            preconditioner: from the network's coordinates to the target's; by default
+                they are the same.
+            noise_scale: the noise on the network's output.
+
+        Example:
+            >>> from pushforward.networks import AffineMap
+            >>> sampler = Sampler.from_network(AffineMap(2))
+            >>> sampler.sample(jax.random.key(0), 5).shape
+            (5, 2)
+            >>> round(float(sampler.log_prob(jnp.zeros(2))), 3)
+            -1.838
+        """
+        if dim is None:
+            dim = int(network.out_size) if target is None else target.dim
+        structure = Structure.vector(dim) if target is None else target.structure
+        if not network.out_size == structure.size == dim:
+            raise UsageError(
+                f"The network gives {network.out_size} numbers, and there are "
+                f"{structure.size if target is not None else dim} coordinates; give "
+                "it as many outputs."
+            )
+        if preconditioner is None:
+            preconditioner = Preconditioner.identity(dim)
+        return Sampler(network, preconditioner, structure, noise_scale)
 
     @property
     def dim(self) -> int:
@@ -58,98 +190,147 @@ class Sampler(eqx.Module):
         return self.structure.names
 
     @property
-    def block_size(self) -> int:
-        """How many draws are made in one pass: a power of two."""
-        fitting = max(BLOCK_NUMBERS // self.dim, 1)
-        return min(BLOCK, 2 ** (fitting.bit_length() - 1))
-
-    def block(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
-        """`n` draws in unconstrained coordinates, in one pass; jit-able."""
-        latent_key, noise_key = jax.random.split(key)
-        shape = (n, self.network.out_size)
-        z = jax.random.normal(latent_key, (n, self.network.in_size), NETWORK_DTYPE)
-        scale = self.noise_scale.astype(NETWORK_DTYPE)
-        # Random numbers cost as much as a small network: none are made for scale 0.
-        noise = jax.lax.cond(
-            scale > 0,
-            lambda: scale * jax.random.normal(noise_key, shape, NETWORK_DTYPE),
-            lambda: jnp.zeros(shape, NETWORK_DTYPE),
-        )
-        u = jax.vmap(self.network)(z) + noise
-        # Networks may compute as they like, coordinates may not.
-        with jax.default_matmul_precision("highest"):
-            return jax.vmap(self.whitening.to_target)(widen(u))
-
-    @property
     def has_density(self) -> bool:
-        """Whether the density of the draws is known (`block_with_log_density`)."""
+        """Whether `log_prob` and `sample_and_log_prob` are there."""
         return (
-            isinstance(self.network, AbstractDensityNetwork)
-            and self.network.is_injective
-            and float(self.noise_scale) == 0
+            self.noise_scale is None
+            and isinstance(self.network, AbstractDensityNetwork)
+            and self.network.has_density
         )
 
-    def block_with_log_density(
-        self, key: PRNGKeyArray, n: int
-    ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        """The draws of `block`, and the log density of the sampler there; jit-able."""
-        assert isinstance(self.network, AbstractDensityNetwork)
-        latent_key, _ = jax.random.split(key)
-        z = jax.random.normal(latent_key, (n, self.network.in_size), NETWORK_DTYPE)
-        u, log_p = jax.vmap(self.network.with_log_density)(z)
-        with jax.default_matmul_precision("highest"):
-            x = jax.vmap(self.whitening.to_target)(widen(u))
-            log_det = jax.vmap(self.whitening.log_det)(widen(u))
-        return x, widen(log_p) - log_det
+    def unconstrained(self) -> "Sampler":
+        """The same distribution over vectors of unconstrained coordinates."""
+        return Sampler(
+            self.network,
+            self.preconditioner,
+            Structure.vector(self.dim, self.names),
+            self.noise_scale,
+        )
 
-    def sample(self, key: PRNGKeyArray, n: int) -> Any:
-        """`n` draws in the user's own tree.
+    @_method
+    def sample(self, key: PRNGKeyArray, shape: Shape = ()) -> Any:
+        """Draws from the distribution.
 
         Args:
-            key: random key; the same key gives the same draws, and the first draws of a
-                larger `n` are those of a smaller one.
-            n: how many.
+            key: random key.
+            shape: how many draws, an int or a tuple; () is one draw.
 
         Returns:
-            The user's tree with a leading axis of n (an n by d array, where the target
-            was given by `dim`).
+            The user's tree, each array with `shape` in front of its own shape.
         """
-        return jax.device_put(self._collect(key, n, _draw_trees))
+        return _sample(self, as_key(key), _shape(shape))
 
-    def sample_flat(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
-        """The same `n` draws in unconstrained coordinates."""
-        return jax.device_put(self._collect(key, n, _draw_flat))
+    @_method
+    def sample_and_log_prob(
+        self, key: PRNGKeyArray, shape: Shape = ()
+    ) -> tuple[Any, Float[Array, "*shape"]]:
+        """Draws, and the log density of the distribution at each.
 
-    def blocks(self, key: PRNGKeyArray, n: int, draw=None) -> Iterator[Any]:
-        """The draws of `sample`, a block at a time, as numpy arrays."""
-        key = as_key(key)
-        _check_count(n)
-        draw = _draw_trees if draw is None else draw
-        size = self.block_size
-        count = -(-n // size)
-        ahead = draw(self, key, _index(0)) if count else None
-        for i in range(count):
-            # The next block is computed while this one is copied out.
+        It costs no more than `sample`, and less than `log_prob` of the draws.
+        """
+        self._require_density("sample_and_log_prob")
+        return _sample_and_log_prob(self, as_key(key), _shape(shape))
+
+    @_method
+    def log_prob(self, x: Any) -> Float[Array, "*shape"]:
+        """The log density of the distribution.
+
+        Args:
+            x: the user's tree, each array with the same leading shape (or none) in
+                front of its own.
+
+        Returns:
+            An array of the leading shape; -inf outside the constraints.
+        """
+        self._require_density("log_prob")
+        return _log_prob(self, x)
+
+    def _require_density(self, name: str) -> None:
+        if self.has_density:
+            return
+        reason = "adds noise to its draws"
+        if self.noise_scale is None:
+            reason = f"has a network ({type(self.network).__name__}) without a density"
+        raise UsageError(
+            f"{name} needs a sampler whose density is known, and this one {reason}; "
+            "train one with methods.Transport(), methods.Flow() or methods.Gaussian()."
+        )
+
+    @property
+    def block_size(self) -> int:
+        """How many draws are made in one pass."""
+        return min(BLOCK, max(BLOCK_NUMBERS // self.dim, 1))
+
+    def _latent(self, key: PRNGKeyArray, i: UInt[Array, ""]):
+        """The latent numbers of draw `i`, and its noise."""
+        size = self.network.in_size
+        noise = 0 if self.noise_scale is None else self.network.out_size
+        numbers = jax.random.normal(
+            jax.random.fold_in(key, i), (size + noise,), NETWORK_DTYPE
+        )
+        return numbers[:size], numbers[size:]
+
+    def _place(
+        self, z: Float[Array, " i"], noise: Float[Array, " e"]
+    ) -> Float[Array, " d"]:
+        """The unconstrained coordinates of a latent point."""
+        u = self.network(z)
+        if self.noise_scale is not None:
+            u = u + self.noise_scale.astype(noise.dtype) * noise
+        # Networks may compute as they like, coordinates may not.
+        with jax.default_matmul_precision("highest"):
+            return self.preconditioner.to_target(widen(u))
+
+    def _draw(self, key: PRNGKeyArray, i: UInt[Array, ""]) -> Any:
+        return self.structure.unflatten(self._place(*self._latent(key, i)))
+
+    def _draw_with_log_prob(self, key: PRNGKeyArray, i: UInt[Array, ""]):
+        z, _ = self._latent(key, i)
+        # As exact as `log_prob`, which undoes each layer.
+        with jax.default_matmul_precision("highest"):
+            u, log_p = self.network.with_log_density(z)
+            u, log_p = widen(u), widen(log_p)
+            x = self.preconditioner.to_target(u)
+            log_p = log_p - self.preconditioner.log_det(u)
+        return self.structure.unflatten(x), log_p - self.structure.log_det(x)
+
+    def _log_prob(self, tree: Any) -> Float[Array, ""]:
+        """The log density at one point."""
+        inside = self.structure.contains(tree)
+        # Outside, a point that is inside takes its place: derivatives are 0, not nan.
+        safe = self.structure.unflatten(jnp.zeros(self.dim))
+        tree = jax.tree.map(lambda a, b: jnp.where(inside, a, b), tree, safe)
+        x = self.structure.flatten(tree)
+        with jax.default_matmul_precision("highest"):
+            u = self.preconditioner.from_target(x)
+            log_p = widen(self.network.log_density(narrow(u)))
+            log_p = log_p - self.preconditioner.log_det(u)
+        return jnp.where(inside, log_p - self.structure.log_det(x), -jnp.inf)
+
+    def iter_batches(
+        self, key: PRNGKeyArray, n: int, size: int | None = None
+    ) -> Iterator[Any]:
+        """The draws of `sample(key, n)`, `size` at a time, as NumPy arrays.
+
+        Args:
+            key: random key.
+            n: how many draws there are in all.
+            size: how many come at once; chosen here if None. The last may be fewer.
+        """
+        key, (n,) = as_key(key), _shape(n)
+        size = min(self.block_size if size is None else size, n)
+        return self._iter_batches(key, n, size)
+
+    def _iter_batches(self, key, n: int, size: int) -> Iterator[Any]:
+        starts = range(0, n, size) if n else ()
+        ahead = _slice(self, key, _index(0), size) if n else None
+        for start in starts:
+            # The next ones are computed while these are copied out.
             current, ahead = ahead, None
-            if i + 1 < count:
-                ahead = draw(self, key, _index(i + 1))
-            keep = min(size, n - i * size)
+            if start + size < n:
+                ahead = _slice(self, key, _index(start + size), size)
+            keep = min(size, n - start)
             yield jax.tree.map(lambda a, keep=keep: np.asarray(a)[:keep], current)
-
-    def _collect(self, key: PRNGKeyArray, n: int, draw) -> Any:
-        key = as_key(key)
-        _check_count(n)
-        # Filled block by block on the host: joining on the device would compile anew
-        # for every n.
-        shapes = eqx.filter_eval_shape(draw, self, key, _index(0))
-        whole = jax.tree.map(lambda a: np.empty((n, *a.shape[1:]), a.dtype), shapes)
-        size = self.block_size
-        for i, block in enumerate(self.blocks(key, n, draw)):
-            for into, part in zip(
-                jax.tree.leaves(whole), jax.tree.leaves(block), strict=True
-            ):
-                into[i * size : i * size + len(part)] = part
-        return whole
 
     def stream(
         self, key: PRNGKeyArray, n: int, path: str | Path, *, progress: bool = False
@@ -159,90 +340,166 @@ class Sampler(eqx.Module):
         Memory does not grow with `n`. The file appears under its name only when it is
         complete. An `.npz` file has an array per leaf of the tree; the others hold one
         table, the columns in the order of `column_names`.
+
+        Args:
+            key: random key.
+            n: how many draws.
+            path: the file.
+            progress: show on stderr how far it is.
+
+        Returns:
+            `path`.
         """
-        from pushforward._draws import write_draws
+        batches = self.iter_batches(key, n)
+        return write_draws(Path(path), self.structure, n, batches, progress=progress)
 
-        key = as_key(key)
-        _check_count(n)
-        return write_draws(self, key, n, Path(path), progress=progress)
+    def arrays(self) -> dict[str, Any]:
+        """Every array, by its name in a file."""
+        noise = {} if self.noise_scale is None else {"noise_scale": self.noise_scale}
+        return {
+            **noise,
+            **_io.with_prefix("preconditioner", self.preconditioner.arrays()),
+            **_io.with_prefix("network", arrays_of(self.network)),
+        }
 
-    def save(self, path: str | Path, *, half: bool = False) -> Path:
+    def save(self, path: str | Path, dtype: Literal["bfloat16"] | None = None) -> Path:
         """Writes the sampler to one file, which `load` reads.
 
         Args:
             path: the file.
-            half: store the network's matrices in bfloat16, in half the space.
+            dtype: "bfloat16" stores the network's matrices in half the space.
+
+        Returns:
+            `path`.
         """
         path = Path(path)
-        arrays = named_arrays(jax.tree_util.tree_leaves_with_path(self))
-        header = {
-            "format": FORMAT,
-            "version": __version__,
-            "kind": "sampler",
+        arrays = {name: np.asarray(a) for name, a in self.arrays().items()}
+        header: dict[str, Any] = {
             "network": describe(self.network),
             "structure": self.structure.to_json(),
         }
-        plain = _no_whitening(self.dim)
+        plain = _io.with_prefix("preconditioner", _identity(self.dim))
         if all(np.array_equal(arrays[name], plain[name]) for name in plain):
             # For an image it would be larger than the network.
-            header["whitening"] = "none"
+            header["preconditioner"] = "none"
             arrays = {k: v for k, v in arrays.items() if k not in plain}
-        arrays = _halved(arrays) if half else arrays
-        metadata = {"pushforward": json.dumps(header)}
-        _files.write_bytes(path, safetensors.numpy.save(arrays, metadata))
+        _io.write(path, SAMPLER, header, _stored_as(dtype, arrays))
         return path
 
-
-@eqx.filter_jit
-def _draw_flat(sampler: Sampler, key: PRNGKeyArray, block: Int[Array, ""]):
-    return sampler.block(jax.random.fold_in(key, block), sampler.block_size)
-
-
-@eqx.filter_jit
-def _draw_trees(sampler: Sampler, key: PRNGKeyArray, block: Int[Array, ""]):
-    return jax.vmap(sampler.structure.unflatten)(_draw_flat(sampler, key, block))
-
-
-def _index(block: int) -> Int[Array, ""]:
-    # An array, not a Python number: a number would be compiled in.
-    return jnp.asarray(block, jnp.int32)
-
-
-def _check_count(n: int) -> None:
-    if not isinstance(n, int | np.integer) or n < 0:
-        raise UsageError(
-            f"The number of draws must be a whole number of at least 0, not {n!r}."
+    def __repr__(self) -> str:
+        arrays = jax.tree.leaves(eqx.filter(self.network, eqx.is_array))
+        noise = "" if self.noise_scale is None else " and noise"
+        known = "known" if self.has_density else "not known"
+        return (
+            f"Sampler of {self.structure}\n"
+            f"  by {type(self.network).__name__} with "
+            f"{sum(a.size for a in arrays):,} numbers{noise}; density {known}"
         )
 
 
-def named_arrays(leaves: list[tuple[Any, Any]]) -> dict[str, np.ndarray]:
-    """Arrays by the text of their path in a tree, laid out as a file needs them."""
+@eqx.filter_jit
+def _sample(sampler: Sampler, key: PRNGKeyArray, shape: tuple[int, ...]):
+    return _for_each(sampler, shape, lambda i: sampler._draw(key, i))
+
+
+@eqx.filter_jit
+def _sample_and_log_prob(sampler: Sampler, key: PRNGKeyArray, shape: tuple[int, ...]):
+    return _for_each(sampler, shape, lambda i: sampler._draw_with_log_prob(key, i))
+
+
+@eqx.filter_jit
+def _slice(sampler: Sampler, key: PRNGKeyArray, start: UInt[Array, ""], size: int):
+    """The draws from number `start` on."""
+    indices = start + jnp.arange(size, dtype=jnp.uint32)
+    return jax.vmap(lambda i: sampler._draw(key, i))(indices)
+
+
+@eqx.filter_jit
+def _log_prob(sampler: Sampler, x: Any):
+    x, shape = sampler.structure.batched(x)
+    flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(shape) :]), x)
+    if math.prod(shape) <= sampler.block_size:
+        log_p = jax.vmap(sampler._log_prob)(flat)
+    else:
+        log_p = jax.lax.map(sampler._log_prob, flat, batch_size=sampler.block_size)
+    return log_p.reshape(shape)
+
+
+def _for_each(sampler: Sampler, shape: tuple[int, ...], function: Callable) -> Any:
+    """`function` at the indices of as many draws, a block at a time."""
+    n = math.prod(shape)
+    count = max(-(-n // sampler.block_size), 1)
+    # Blocks of one size, the smallest that will do: one program, and little in vain.
+    size = -(-n // count)
+    indices = jnp.arange(size, dtype=jnp.uint32)
+    if count == 1:
+        draws = jax.vmap(function)(indices)
+    else:
+        starts = jnp.arange(count, dtype=jnp.uint32) * np.uint32(size)
+        blocks = jax.lax.map(lambda s: jax.vmap(function)(s + indices), starts)
+        draws = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:n], blocks)
+    return jax.tree.map(lambda a: a.reshape(*shape, *a.shape[1:]), draws)
+
+
+def _index(i: int) -> UInt[Array, ""]:
+    # An array, not a Python number: a number would be compiled in.
+    return jnp.asarray(i, jnp.uint32)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    for size in sizes:
+        if not isinstance(size, int | np.integer) or size < 0:
+            raise UsageError(
+                "The number of draws must be a whole number of at least 0, or a tuple "
+                f"of them, not {shape!r}."
+            )
+    if math.prod(sizes) > MOST:
+        raise UsageError(
+            f"One key gives at most {MOST:,} draws, not {math.prod(sizes):,}; use "
+            "several keys."
+        )
+    return tuple(int(size) for size in sizes)
+
+
+def arrays_of(network: Any) -> dict[str, Any]:
+    """The arrays of a network by name; those of classes unknown here, by path."""
+    if isinstance(network, AbstractStoredNetwork):
+        return network.arrays()
+    return _io.by_path(network)
+
+
+def _identity(dim: int) -> Arrays:
+    """The arrays of a preconditioner that changes nothing."""
+    identity = Preconditioner.identity(dim).arrays()
+    return {name: np.asarray(a) for name, a in identity.items()}
+
+
+def _stored_as(dtype: str | None, arrays: Arrays) -> Arrays:
+    """A network's matrices in `dtype`; its vectors are small and stay as they are."""
+    if dtype is None:
+        return arrays
+    if dtype != "bfloat16":
+        raise UsageError(f"dtype must be None or 'bfloat16', not {dtype!r}.")
     return {
-        jax.tree_util.keystr(path): np.array(value, order="C") for path, value in leaves
-    }
-
-
-def _no_whitening(dim: int) -> dict[str, np.ndarray]:
-    """The arrays of a sampler's whitening, where it has none, by their names."""
-    leaves = jax.tree_util.tree_leaves_with_path(Whitening.identity(dim))
-    return {f".whitening{k}": v for k, v in named_arrays(leaves).items()}
-
-
-def _halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A network's matrices in bfloat16; its vectors are small and stay as they are."""
-    return {
-        k: v.astype(jnp.bfloat16) if v.ndim > 1 and ".whitening" not in k else v
+        k: v.astype(jnp.bfloat16)
+        if v.ndim > 1 and not k.startswith("preconditioner.")
+        else v
         for k, v in arrays.items()
     }
 
 
-def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
+def load(
+    path: str | Path, like: Sampler | Network | AbstractTarget | None = None
+) -> Sampler:
     """Reads a sampler from a file of `Sampler.save`, or from a run directory.
 
     Args:
         path: the file, or a directory that `fit(..., out=)` wrote.
-        target: the target it was trained for. Needed only where the parameters are a
-            tree of the user's own classes, which a file cannot hold.
+        like: what a file cannot hold. Needed where the network is not one of
+            `pushforward.networks`: a network, or a sampler with one, of the same sizes.
+            Needed where the parameters are a tree of one's own classes: the target, or
+            a sampler of such parameters.
     """
     path = Path(path)
     if path.is_dir():
@@ -252,110 +509,189 @@ def load(path: str | Path, target: AbstractTarget | None = None) -> Sampler:
                 "resume=True), or name the file of a sampler."
             )
         path = path / "sampler.safetensors"
-    header, arrays = read_safetensors(path, kind="sampler")
+    header, arrays = _io.read(path, SAMPLER)
+    network: Any = like.network if isinstance(like, Sampler) else like
+    if isinstance(like, AbstractTarget):
+        network = None
+    structure = None
+    if isinstance(like, Sampler | AbstractTarget):
+        structure = like.structure
     try:
-        stored = header["structure"]
-        structure = Structure.from_json(stored) if target is None else target.structure
-        if structure.to_json()["leaves"] != stored["leaves"]:
+        structure = _read_structure(path, header["structure"], structure)
+        network = _skeleton(path, header["network"], arrays, network)
+        if network.out_size != structure.size:
             raise FileError(
-                f"{path} holds a sampler for other parameters than the target's; name "
-                "the target that it was trained for."
+                f"{path} is damaged: its network has {network.out_size} outputs for "
+                f"{structure.size} coordinates."
             )
-        skeleton = eqx.filter_eval_shape(_blank, header["network"], structure)
-        if header.get("whitening") == "none":
-            arrays |= _no_whitening(structure.size)
-        if skeleton.network.out_size != structure.size:
-            raise FileError(
-                f"{path} is damaged: its network has {skeleton.network.out_size} "
-                f"outputs for {structure.size} coordinates."
-            )
+        if header.get("preconditioner") == "none":
+            # Of the network's size only once its own arrays have been compared.
+            _compare(path, network, arrays)
+            arrays |= _io.with_prefix("preconditioner", _identity(structure.size))
+        preconditioner = eqx.filter_eval_shape(Preconditioner.identity, structure.size)
+        noise = jax.ShapeDtypeStruct((), jnp.result_type(float))
+        skeleton = eqx.tree_at(
+            lambda s: s.noise_scale,
+            Sampler(network, preconditioner, structure),
+            noise if "noise_scale" in arrays else None,
+            is_leaf=lambda x: x is None,
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise FileError(
             f"{path} is not a sampler file this version can read ({error!r})."
         ) from error
-    return fill(skeleton, arrays, path)
+    return _io.restore(skeleton, arrays, path, lambda sampler: sampler.arrays())
+
+
+def _read_structure(path: Path, stored: Any, own: Structure | None) -> Structure:
+    structure = Structure.from_json(stored) if own is None else own
+    if structure.to_json()["leaves"] != stored["leaves"]:
+        raise FileError(
+            f"{path} holds a sampler for other parameters than those of `like`; name "
+            "the target that it was trained for."
+        )
+    return structure
+
+
+def _skeleton(path: Path, description: Any, arrays: Arrays, like: Any) -> Any:
+    """The shapes of a network, from its description or from one like it."""
+    if like is not None:
+        return _io.shapes(like)
+    if isinstance(description, dict) and "class" in description:
+        raise FileError(
+            f"{path} holds a network of the class {description['class']!r}, which is "
+            "not part of pushforward; pass a network of that class and of the same "
+            "sizes as load(path, like=network)."
+        )
+    # No number in the description of a network exceeds that of its weights.
+    most = sum(a.size for a in arrays.values())
+    for name, value in description.items() if isinstance(description, dict) else ():
+        if isinstance(value, int) and value > max(most, 1):
+            raise FileError(
+                f"{path} is damaged: its network has {name}={value}, which does not "
+                f"fit the {most} numbers of the file."
+            )
+    return build(description)
+
+
+def _compare(path: Path, network: Any, arrays: Arrays) -> None:
+    """Refuses a file whose network is not of the shapes in its description."""
+    prefix = "network."
+    own = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
+    _io.restore(network, own, path, arrays_of)
 
 
 def save_network(
-    path: str | Path, network: AbstractNetwork, *, half: bool = False
+    path: str | Path,
+    network: AbstractNetwork,
+    dtype: Literal["bfloat16"] | None = None,
 ) -> Path:
     """Writes a network alone to one file, which `load_network` reads.
 
-    With `half` its matrices are stored in bfloat16.
+    With `dtype="bfloat16"` its matrices take half the space.
     """
     path = Path(path)
-    header = {
-        "format": FORMAT,
-        "version": __version__,
-        "kind": "network",
-        "network": describe(network),
-    }
-    arrays = named_arrays(jax.tree_util.tree_leaves_with_path(network))
-    arrays = _halved(arrays) if half else arrays
-    metadata = {"pushforward": json.dumps(header)}
-    _files.write_bytes(path, safetensors.numpy.save(arrays, metadata))
+    arrays = {name: np.asarray(a) for name, a in arrays_of(network).items()}
+    header = {"network": describe(network)}
+    _io.write(path, NETWORK, header, _stored_as(dtype, arrays))
     return path
 
 
-def load_network(path: str | Path) -> AbstractNetwork:
-    """Reads a network from a file of `save_network`."""
+def load_network(path: str | Path, like: Any = None) -> Any:
+    """Reads a network from a file of `save_network`.
+
+    A network that is not of `pushforward.networks` needs `like`, one of the same sizes.
+    """
     path = Path(path)
-    header, arrays = read_safetensors(path, kind="network")
-    return fill(build(header.get("network")), arrays, path)
+    header, arrays = _io.read(path, NETWORK)
+    skeleton = _skeleton(path, header.get("network"), arrays, like)
+    return _io.restore(skeleton, arrays, path, arrays_of)
 
 
-def _blank(network: dict[str, Any], structure: Structure) -> Sampler:
-    """A sampler of the right shapes, whatever its values."""
-    return Sampler(
-        build(network, jax.random.key(0)),
-        Whitening.identity(structure.size),
-        jnp.zeros(()),
-        structure,
-    )
+# The networks of version 1 that have got names of their own for their arrays.
+_DOTTED = (
+    "AffineMap",
+    "CouplingMap",
+    "FlowMap",
+    "MLP",
+    "MixtureMap",
+    "ResidualMap",
+    "ScoreMLP",
+)
 
 
-def fill(skeleton: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
-    """Puts named arrays into a tree of shapes; refuses what does not fit."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(skeleton)
-    names = [jax.tree_util.keystr(p) for p, _ in leaves]
-    if set(names) != set(arrays):
-        odd = sorted(set(names) ^ set(arrays))[0]
-        raise FileError(f"{path} does not fit: the array {odd!r} is missing or extra.")
-    values = []
-    for name, (_, shape) in zip(names, leaves, strict=True):
-        if arrays[name].shape != shape.shape:
-            raise FileError(
-                f"{path} does not fit: {name!r} has the shape {arrays[name].shape} "
-                f"where {shape.shape} is needed."
-            )
-        # A file written in 64-bit is read in 32-bit too, and the other way round.
-        values.append(jnp.asarray(arrays[name], shape.dtype))
-    return jax.tree.unflatten(treedef, values)
-
-
-def read_safetensors(
-    path: Path, kind: Literal["sampler", "state", "network"]
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The JSON header and the arrays of one of our files; refuses any other."""
-    if not path.exists():
-        raise FileError(f"There is no file {path}.")
-    try:
-        with safetensors.safe_open(os.fspath(path), framework="numpy") as file:
-            text = (file.metadata() or {}).get("pushforward")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise FileError(
-            f"{path} is truncated or is not a pushforward file ({error})."
-        ) from error
-    try:
-        header = json.loads(text) if text is not None else None
-    except ValueError:
-        header = None
-    if not isinstance(header, dict) or header.get("kind") != kind:
-        raise FileError(f"{path} is not a pushforward {kind} file.")
-    if not isinstance(header.get("format"), int) or header["format"] > FORMAT:
-        raise FileError(
-            f"{path} was written by a newer pushforward ({header.get('version')}); "
-            f"this is {__version__}: update it with pip install -U pushforward."
-        )
+def _upgrade_network_1(
+    header: dict[str, Any], arrays: Arrays
+) -> tuple[dict[str, Any], Arrays]:
+    """Version 1 named arrays by their paths: `.layers[0].weight`."""
+    dotted = header["network"]["kind"] in _DOTTED
+    arrays = {_new_name(k, dotted=dotted): v for k, v in arrays.items()}
+    if header["network"]["kind"] == "FlowMap":
+        return _as_coupling_map(header, arrays)
     return header, arrays
+
+
+def _as_coupling_map(
+    header: dict[str, Any], arrays: Arrays
+) -> tuple[dict[str, Any], Arrays]:
+    """A flow of version 1, which flipped the coordinates after each layer.
+
+    Without the flips its layers keep the first coordinates and the last in turn. Where
+    their number is odd the latent numbers are in the opposite order.
+    """
+    network = {**header["network"], "kind": "CouplingMap", "halves": "alternating"}
+    dim, layers = network["in_size"], network["layers"]
+    names = sorted(
+        (name for name in arrays if re.search(r"weights\.\d+$", name)),
+        key=lambda name: int(name.rpartition(".")[2]),
+    )
+    first, last, bias = names[0], names[-2], names[-1]
+    if not 2 <= dim <= arrays[bias].size:
+        raise ValueError(f"in_size={dim}")
+    kept, changed = np.arange(dim // 2), np.arange(dim // 2, dim)
+    arrays = dict(arrays)
+    # It saw the kept half alone, and gave a shift and a scale for each of the others.
+    inputs = np.zeros((*arrays[first].shape[:2], dim), arrays[first].dtype)
+    for i in range(layers):
+        inputs[i][:, _flipped(kept, i, layers, dim)] = arrays[first][i]
+    arrays[first] = inputs
+    for name in (last, bias):
+        rest = arrays[name].shape[2:]
+        outputs = np.zeros((layers, 2 * dim, *rest), arrays[name].dtype)
+        pairs = arrays[name].reshape(layers, dim - dim // 2, 2, *rest)
+        for i in range(layers):
+            places = _flipped(changed, i, layers, dim)
+            outputs[i, places] = pairs[i, :, 1]
+            outputs[i, dim + places] = pairs[i, :, 0]
+        arrays[name] = outputs
+    return {**header, "network": network}, arrays
+
+
+def _flipped(places: np.ndarray, i: int, layers: int, dim: int) -> np.ndarray:
+    return places if (layers - i) % 2 == 0 else dim - 1 - places
+
+
+def _new_name(name: str, *, dotted: bool) -> str:
+    name = name.removeprefix(".")
+    return re.sub(r"\[(\d+)\]", r".\1", name) if dotted else name
+
+
+def _upgrade_sampler_1(
+    header: dict[str, Any], arrays: Arrays
+) -> tuple[dict[str, Any], Arrays]:
+    """Version 1 called the preconditioner a whitening, and stored a noise of 0."""
+    header, arrays = _upgrade_network_1(header, arrays)
+    header = dict(header)
+    if header.pop("whitening", None) == "none":
+        header["preconditioner"] = "none"
+    arrays = {
+        re.sub(r"^whitening\.", "preconditioner.", name): value
+        for name, value in arrays.items()
+    }
+    if arrays["noise_scale"] == 0:
+        del arrays["noise_scale"]
+    return header, arrays
+
+
+SAMPLER = _io.Format("sampler", 2, {1: _upgrade_sampler_1})
+NETWORK = _io.Format("network", 2, {1: _upgrade_network_1})

@@ -11,7 +11,7 @@ from pushforward.errors import MissingDependencyError, UsageError
 from pushforward.sampler import Sampler
 from pushforward.targets.structure import path_name
 
-# How ArviZ calls the axes that draws have: a variable cannot have such a name.
+# ArviZ's names for the axes of draws: a variable cannot have such a name.
 _AXES = ("chain", "draw")
 
 
@@ -29,12 +29,12 @@ def to_arviz(
     another is named with dots, as in constraints; a bare vector is called `x`.
 
     Args:
-        draws: what `Sampler.sample` gives, a tree whose arrays have a leading axis; or
-            what a file of draws holds, `numpy.load("draws.npz")`.
-        predictive: draws of the data, for the group `posterior_predictive`.
-        observed: the data themselves, for the group `observed_data`.
-        coords: the labels of a dimension, by its name.
-        dims: the names of a variable's dimensions, after that of the draws.
+        draws: A tree whose arrays have a leading axis, as `Sampler.sample` returns it;
+            or a file of draws, `numpy.load("draws.npz")`.
+        predictive: Draws of the data, for the group `posterior_predictive`.
+        observed: The data themselves, for the group `observed_data`.
+        coords: The labels of a dimension, by its name.
+        dims: The names of a variable's dimensions, after that of the draws.
     """
     try:
         from arviz_base import from_dict
@@ -65,11 +65,13 @@ def _one_chain(draws: Any) -> dict[str, np.ndarray]:
 def _named(tree: Any) -> dict[str, np.ndarray]:
     """The arrays of a tree by their names in ArviZ."""
     if isinstance(tree, Sampler):
-        raise UsageError("A Sampler is not draws; give what its sample(key, n) gives.")
-    # A file that numpy has opened is no dict.
+        raise UsageError(
+            "to_arviz needs draws, not a Sampler; give sampler.sample(key, n)."
+        )
+    # A file that numpy has opened is a Mapping, but not a dict.
     tree = dict(tree) if isinstance(tree, Mapping) else tree
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)
-    # ArviZ's own groups are parted by slashes.
+    # ArviZ separates groups by slashes.
     names = [path_name(path).replace("/", ".") or "x" for path, _ in paths]
     values = [np.asarray(value) for _, value in paths]
     numbers = all(np.issubdtype(v.dtype, np.number) or v.dtype == bool for v in values)
@@ -81,13 +83,13 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
     (name, count), *_ = Counter([*names, *_AXES]).most_common(1)
     if count > 1:
         raise UsageError(
-            f"There is no room for a parameter {name!r} in ArviZ, where another thing "
-            "has that name; rename it in draws."
+            f"ArviZ cannot hold a parameter named {name!r}, because another variable "
+            "or axis has that name; rename it in draws."
         )
     return dict(zip(names, values, strict=True))
 
 
 def _is_leaf(node: Any) -> bool:
-    """A list of numbers is an array, and None is not nothing."""
+    """Whether a node is a leaf: lists of numbers are arrays, and None is refused."""
     plain = isinstance(node, list) and not any(isinstance(x, dict) for x in node)
     return node is None or (plain and all(np.ndim(x) == 0 for x in node))

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pushforward import _blame
-from pushforward.errors import DensityError, MissingDependencyError, UsageError
-from pushforward.targets import Target, constrained
+from pushforward import _user_errors
+from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.targets import Target
 
 Model = Callable[..., Any]
 # What a model did when it was run: its sites, as NumPyro describes them, by name.
@@ -66,7 +66,7 @@ def from_numpyro(model: Model, *args: Any, **kwargs: Any) -> Target:
     example = {name: np.zeros(np.shape(site["value"])) for name, site in sites.items()}
     constraints = {name: _constraint(name, site) for name, site in sites.items()}
     joint = _joint(model, args, kwargs, {k: s["value"] for k, s in sites.items()})
-    return constrained(joint, constraints, example=example)
+    return Target(joint, example=example, constraints=constraints)
 
 
 def _require() -> None:
@@ -101,18 +101,14 @@ def _joint(model: Model, args: tuple, kwargs: dict, sites: dict[str, Array]):
         return joint
     except Exception as error:
         if not isinstance(error, _NEEDS_VALUES):
-            raise _theirs(error) from error
+            raise _user_errors.density_error("Your model", error) from error
     # It asks for values: of its data, perhaps, such as the largest number of a group.
     compiled_in = functools.partial(_log_joint, model, args, kwargs)
     try:
         jax.eval_shape(compiled_in, sites)
     except Exception as error:
-        raise _theirs(error) from error
+        raise _user_errors.density_error("Your model", error) from error
     return compiled_in
-
-
-def _theirs(error: Exception) -> DensityError:
-    return DensityError(_blame.raised("Your model", error) + ".")
 
 
 def _check_observed(trace: Trace) -> None:
@@ -196,7 +192,7 @@ def _trace(model: Model, args: tuple, kwargs: dict, seed: int) -> Trace:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return handlers.trace(started).get_trace(*args, **kwargs)
     except Exception as error:
-        raise _theirs(error) from error
+        raise _user_errors.density_error("Your model", error) from error
 
 
 def _bounds(site: dict[str, Any]) -> list[list[float]]:

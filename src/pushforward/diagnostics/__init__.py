@@ -1,8 +1,7 @@
 """How far draws can be trusted: discrepancies, distances, modes and the verdict."""
 
-from pushforward.diagnostics.floor import Floor, Score
-from pushforward.diagnostics.frechet import Moments, frechet, moments
-from pushforward.diagnostics.ksd import KSD, ksd, stein_kernel
+from pushforward.diagnostics.baseline import BaselineComparison, ExactBaseline
+from pushforward.diagnostics.ksd import KSD, ksd
 from pushforward.diagnostics.mmd import MMD, mmd
 from pushforward.diagnostics.modes import (
     ModeComparison,
@@ -11,29 +10,29 @@ from pushforward.diagnostics.modes import (
     find_modes,
     mode_weights,
 )
-from pushforward.diagnostics.verdict import Finding, Verdict, check
+from pushforward.diagnostics.results import Outcome, TestResult
+from pushforward.diagnostics.verdict import Verdict, check
 from pushforward.diagnostics.wasserstein import sliced_w2, w2
-from pushforward.diagnostics.weights import Weighed, weigh
+from pushforward.diagnostics.weights import ImportanceSample, weigh
+from pushforward.objectives.stein_kernel import stein_kernel
 
 __all__ = [
     "KSD",
     "MMD",
-    "Finding",
-    "Floor",
+    "BaselineComparison",
+    "ExactBaseline",
+    "ImportanceSample",
     "ModeComparison",
     "Modes",
-    "Moments",
-    "Score",
+    "Outcome",
+    "TestResult",
     "Verdict",
-    "Weighed",
     "check",
     "compare_modes",
     "find_modes",
-    "frechet",
     "ksd",
     "mmd",
     "mode_weights",
-    "moments",
     "sliced_w2",
     "stein_kernel",
     "w2",

@@ -9,7 +9,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward.diagnostics.ksd import quadratic_forms, squared_distances
+from pushforward.diagnostics.ksd import quadratic_forms
+from pushforward.objectives.stein_kernel import (
+    median_squared_distance,
+    squared_distances,
+)
 
 # Draws taken from each sample, evenly spaced, for the median distance: the median of
 # half a million distances is known far better than a bandwidth needs to be.
@@ -49,15 +53,15 @@ def mmd(
         sum_{i != j} k(x_i, x_j) / (n (n - 1)) + sum_{i != j} k(y_i, y_j) / (m (m - 1))
         - 2 sum_ij k(x_i, y_j) / (n m).
 
-    With a `key` it gets a p-value: draws are dealt to the two samples anew,
-    `permutations` times, and `p = (1 + #{values >= value}) / (1 + permutations)`.
+    With a `key` it gets a p-value: the pooled draws are permuted `permutations` times,
+    and `p = (1 + #{values >= value}) / (1 + permutations)`.
     Memory is linear in the number of draws.
 
     Args:
         x: Draws.
         y: Other draws, or a reference.
         key: For the permutations. Without it there is no p-value.
-        permutations: How often the draws are dealt anew.
+        permutations: How often the pooled draws are permuted.
         bandwidth: The length scale `h`; the default is the median distance between
             the draws of both samples together (of 500 of each, evenly spaced).
         block: The side of a tile of the kernel matrix: a matter of speed and memory.
@@ -96,13 +100,13 @@ def _discrepancy(pooled, n, m, scale, key, *, permutations, block):
     centre = jnp.sum(pooled, axis=0) / (n + m)
     pooled = jnp.where(present[:, None], (pooled - centre[None]) / scale, 0)
 
-    # Column 0 is the true split; a random one takes the n draws of smallest mark.
+    # Column 0 is the true split; a random one takes the n draws of smallest label.
     splits = first[:, None]
     if key is not None:
-        marks = jax.random.bits(key, (permutations, len(pooled)))
-        marks = jnp.where(present[None], marks >> 1, ~jnp.zeros_like(marks))
-        last = jnp.sort(marks, axis=1)[:, n.astype(jnp.int32) - 1]
-        splits = jnp.concatenate([splits, (marks <= last[:, None]).T], axis=1)
+        labels = jax.random.bits(key, (permutations, len(pooled)))
+        labels = jnp.where(present[None], labels >> 1, ~jnp.zeros_like(labels))
+        last = jnp.sort(labels, axis=1)[:, n.astype(jnp.int32) - 1]
+        splits = jnp.concatenate([splits, (labels <= last[:, None]).T], axis=1)
 
     def slices(array, i):
         return lax.dynamic_slice_in_dim(array, i * block, block)
@@ -137,8 +141,7 @@ def _thin(draws):
 @jax.jit
 def _median_distance(draws):
     draws = draws - jnp.mean(draws, axis=0)[None]
-    squared = squared_distances(draws, draws)
-    distance = jnp.sqrt(jnp.median(squared[np.triu_indices(len(draws), 1)]))
+    distance = jnp.sqrt(median_squared_distance(draws))
     # Where more than half of the draws coincide every scale is as good as another.
     return jnp.where(distance == 0, 1, distance)
 

@@ -158,13 +158,13 @@ def find_modes(reference: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Mod
     binomial with probability 1/2; the valley is real if the chance of so few is below
     `0.01 (k/n)^2`, the square being the number of pairs of separate balls. Counts in
     equal balls need no dimension, so that a curve in the plane is judged as the line
-    that it is. A slope is no valley at any scale, however steep.
+    that it is. A slope is never taken for a valley, however steep.
 
     Distances are taken in a metric of the modes' own shape (`local_metric`). The draws
     should be roughly independent; repeated ones, as a Metropolis chain leaves them,
     count once. Of 2000 draws, modes closer than about four standard deviations or of
-    fewer than about 50 draws are not told apart, and in ten dimensions not those closer
-    than about seven.
+    fewer than about 50 draws are merged, and in ten dimensions those closer than about
+    seven.
 
     Args:
         reference: Draws known to follow the target.

@@ -1,22 +1,31 @@
 """What draws are compared with: exact draws, the user's own, or two short SMC runs."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from blackjax.diagnostics import ess_bulk, rhat
 from jaxtyping import Float, Int, PRNGKeyArray
 from scipy.spatial.distance import cdist
 
-from pushforward.diagnostics import energies
-from pushforward.diagnostics.modes import Modes, find_modes
-from pushforward.diagnostics.two_sample import Frame, SlicedW2
+from pushforward.diagnostics.budget import Budget
+from pushforward.diagnostics.evaluation import log_densities, padded
+from pushforward.diagnostics.modes import Modes, compare_modes, find_modes
+from pushforward.diagnostics.permutations import num_permutations
+from pushforward.diagnostics.two_sample import MeanChange, RobustScaler, SlicedW2
 from pushforward.errors import UsageError
-from pushforward.mcmc.smc import explore
+from pushforward.mcmc.rejuvenate import NUM_EVALUATIONS, rejuvenate
+from pushforward.mcmc.smc import (
+    EVALUATIONS_PER_TEMPERATURE,
+    MAX_TEMPERATURES,
+    repeated_smc,
+)
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.coordinates import Whitened, Whitening
+from pushforward.targets.preconditioner import Preconditioned, Preconditioner
 
 # Particles of each of the two runs.
 PARTICLES = 4096
@@ -24,24 +33,35 @@ PARTICLES = 4096
 # Reference draws used for each draw that is judged, where there are as many.
 _FACTOR = 4
 
-# Evaluations of one particle in a run and the stirring after it, roughly; times the
-# particles and the data this is what a reference made here may cost.
+# Evaluations of one particle in a run and the rejuvenation after it, roughly; times
+# the particles and the data this is what a reference made here may cost where the
+# caller sets no bound.
 _EVALUATIONS = 1900
 _MAX_TERMS = 1.5e10
 
-# How often the particles are stirred after a run, and how often of these before it is
-# looked whether more of it moves them.
-STIRS, _SETTLING = 5, 2
+# How often the particles are rejuvenated after a run, and after how many of these
+# their positions are compared with those at the end.
+REJUVENATIONS, _SETTLING = 5, 2
+
+# A chain that accepts less cannot show that points stand still.
+MIN_ACCEPTANCE = 0.1
+
+# Rounds of a tempered-SMC run, and temperatures of a round that most targets need.
+_ROUNDS, _LEAST_TEMPERATURES = 2, 8
 
 # Particles are not independent, since resampling copies them. Measured over many runs
-# on targets that SMC masters, their means vary one to three times as much as those of
-# independent draws: the larger is what is reckoned with, unless two runs show more.
+# on targets that SMC masters, the variance of their means is one to three times that
+# of independent draws. We assume the larger factor, unless two runs show more.
 _LEAST_INFLATION = 3.0
 
-# Worth fewer independent draws than this, a reference settles nothing.
-_LEAST_EFFECTIVE = 500.0
+# Worth fewer independent draws than this, a reference made here settles nothing.
+_MIN_ESS = 500.0
 
-# Below this chance of being sound a reference is not trusted.
+# The same for a given reference, which may be small but has no such doubts; and the
+# R-hat above which its chains disagree.
+_MIN_GIVEN, _MIN_GIVEN_ESS, _MAX_RHAT = 200, 100.0, 1.05
+
+# A reference that exact draws would be this rarely is not trusted.
 DOUBT = 5e-4
 
 
@@ -63,23 +83,23 @@ class Reference:
 
     Attributes:
         draws: The draws, in unconstrained coordinates and random order.
-        energies: Their log densities; None where the target has no density.
-        sentence: What they are.
-        effective: How many independent draws they are worth.
+        log_densities: Their log densities; None where the target has no density.
+        description: What they are.
+        ess: How many independent draws they are worth.
         modes: Their modes, or those that the target names.
-        frame: The coordinates in which distances to them are taken.
-        made_here: Whether this is the work of `check` and may be wrong.
-        complaints: Why they are not to be trusted, if they are not.
+        scaler: The coordinates in which distances to them are taken.
+        made_here: Whether `check` made them, so that they may be wrong.
+        doubts: Why they cannot be trusted, if they cannot.
     """
 
     draws: Float[np.ndarray, "m d"]
-    energies: Float[np.ndarray, " m"] | None
-    sentence: str
-    effective: float
+    log_densities: Float[np.ndarray, " m"] | None
+    description: str
+    ess: float
     modes: Modes | GivenModes
-    frame: Frame
+    scaler: RobustScaler
     made_here: bool = False
-    complaints: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def split(
         self, n: int
@@ -89,12 +109,16 @@ class Reference:
         The first is small against the effective size, so that its draws are close to
         independent; the second has `n` draws, or as many as there are.
         """
-        first = int(min(n, self.effective / 2, len(self.draws) / 2))
+        first = int(min(n, max(self.ess / 2, 50), len(self.draws) / 2))
         return self.draws[:first], self.draws[first : first + n]
 
 
 def make_reference(
-    key: PRNGKeyArray, target: AbstractTarget, given: Any, n: int
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    given: Any,
+    n: int,
+    budget: Budget | None = None,
 ) -> Reference | str:
     """The best reference there is, or a sentence that says why there is none.
 
@@ -103,75 +127,132 @@ def make_reference(
         target: The target.
         given: Reference draws in the user's own tree, or None.
         n: How many draws will be compared with it.
+        budget: What it may cost; by default there is no bound.
     """
+    budget = Budget(None) if budget is None else budget
     host_key, key = jax.random.split(key)
     rng = generator(host_key)
     if given is not None:
-        return _given(rng, target, given, _FACTOR * n)
-    if target.exact is not None:
+        return _given(rng, target, given, _FACTOR * n, budget)
+    if target.can_sample:
         draws = np.asarray(target.sample_flat(key, _FACTOR * n), np.float64)
         finite = np.isfinite(draws).all(axis=1)
         if not finite.all():
             return f"{np.sum(~finite)} of {len(draws)} exact draws are not finite"
-        return _plain(target, draws, "exact draws")
-    if not target.has_density:
+        return _plain(target, draws, "exact draws", float(len(draws)), [], budget)
+    if (reason := target.why_no_density()) is not None:
         return (
-            f"a {type(target).__name__} has a score but no log density, and a score "
-            "alone cannot say how much weight a mode has; give a reference="
+            f"{reason}, and a score alone cannot say how much weight a mode has; give "
+            "a reference="
         )
-    if 2 * PARTICLES * _EVALUATIONS * energies.terms(target) > _MAX_TERMS:
+    terms = target.num_terms
+    if budget.most is None and 2 * PARTICLES * _EVALUATIONS * terms > _MAX_TERMS:
         return (
-            f"with {energies.terms(target):,} observations a tempered-SMC reference "
-            "would take too long; give a reference="
+            f"with {terms:,} observations a tempered-SMC reference would take too "
+            "long; give a reference=, or say with max_evaluations= what it may cost"
         )
-    return _by_smc(key, rng, target, n)
+    return _by_smc(key, rng, target, n, budget)
 
 
-def _given(rng, target, given, most):
-    draws = np.asarray(target.structure.flatten_draws(given), np.float64)
-    finite = np.isfinite(draws).all(axis=1)
+def _given(rng, target, given, most, budget):
+    chains = _chains(target, given)
+    count = chains.shape[0] * chains.shape[1]
+    finite = np.isfinite(chains).all(axis=2)
     if not finite.all():
         raise UsageError(
-            f"{np.sum(~finite)} of the {len(draws)} reference draws are not finite; "
+            f"{np.sum(~finite)} of the {count} reference draws are not finite; "
             "remove them, or see where they come from."
         )
-    if len(draws) < 200:
+    if count < _MIN_GIVEN:
         raise UsageError(
-            f"The reference has {len(draws)} draws; a comparison needs at least 200."
+            f"The reference has {count} draws; a comparison needs at least "
+            f"{_MIN_GIVEN}."
         )
-    sentence = f"the {len(draws):,} draws you gave"
-    if len(draws) > most:
-        sentence = f"{most:,} of {sentence}"
-    return _plain(target, rng.permutation(draws)[:most], sentence)
+    ess, split_rhat = _mixing(chains)
+    description, doubts = f"the {count:,} draws you gave", []
+    if len(chains) > 1 and split_rhat > _MAX_RHAT:
+        doubts.append(f"its chains disagree (R-hat {split_rhat:.2f})")
+    draws = rng.permutation(chains.reshape(count, -1))[:most]
+    # The variance of a mean over a random part: that of the part, and of the whole.
+    ess = 1 / (1 / len(draws) + 1 / ess - 1 / count)
+    if len(draws) < count:
+        description = f"{len(draws):,} of {description}"
+    if ess < 0.8 * len(draws):
+        description += f", worth {ess:,.0f} independent ones,"
+    if ess < _MIN_GIVEN_ESS:
+        doubts.append(f"it is worth only {ess:.0f} independent draws")
+    return _plain(target, draws, description, ess, doubts, budget)
 
 
-def _plain(target, draws, sentence):
-    values, complaints = None, []
-    if target.has_density:
-        values = energies.log_densities(target, draws)
+def _chains(target, given):
+    """Reference draws as an array (chains, draws, coordinates)."""
+    leaves, treedef = jax.tree.flatten(given)
+    structure = target.structure
+    per_chain = treedef == structure.treedef and all(
+        np.ndim(value) == len(leaf.shape) + 2
+        for value, leaf in zip(leaves, structure.leaves, strict=True)
+    )
+    if not per_chain:
+        return np.asarray(structure.flatten_draws(given), np.float64)[None]
+    shapes = {np.shape(value)[:2] for value in leaves}
+    if len(shapes) > 1:
+        raise UsageError(
+            "The parameters of the reference differ in their numbers of chains or "
+            f"draws: {sorted(shapes)}."
+        )
+    number = shapes.pop()
+    merged = [np.reshape(v, (-1, *np.shape(v)[2:])) for v in leaves]
+    flat = structure.flatten_draws(jax.tree.unflatten(treedef, merged))
+    return np.asarray(flat, np.float64).reshape(*number, -1)
+
+
+def _mixing(chains):
+    """The least bulk effective sample size of a coordinate, and the largest R-hat."""
+    # Ranks do not see units; 32-bit does not see small changes far from the origin.
+    centred = chains - np.median(chains, axis=(0, 1))
+    scale = np.max(np.abs(centred), axis=(0, 1))
+    x = jnp.asarray(centred / np.where(scale > 0, scale, 1.0), float)
+    # BlackJAX mixes types, which a program in strict mode refuses.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        ess = np.asarray(ess_bulk(x), np.float64)
+        split_rhat = np.asarray(rhat(x), np.float64)
+    count = chains.shape[0] * chains.shape[1]
+    # A coordinate that never changes has neither.
+    ess = np.min(np.where(np.isfinite(ess), ess, count))
+    return float(np.clip(ess, 1, count)), float(np.nanmax([*split_rhat, 1.0]))
+
+
+def _plain(target, draws, description, ess, doubts, budget):
+    values = None
+    if target.why_no_density() is None:
+        lacking = budget.lacks(padded(len(draws)), f"evaluating {description}")
+        if lacking is not None:
+            return lacking
+        budget.spend(padded(len(draws)))
+        values = log_densities(target, draws)
         finite = np.isfinite(values)
         if not finite.all():
-            complaints.append(
-                f"{np.sum(~finite)} of its draws lie where the density is not finite"
-            )
+            doubts = [
+                *doubts,
+                f"{np.sum(~finite)} of its draws lie where the density is not finite",
+            ]
         if not finite.any():
-            return f"the density is not finite at any of {sentence}"
+            return f"the density is not finite at any of {description}"
         draws, values = draws[finite], values[finite]
     return Reference(
         draws=draws,
-        energies=values,
-        sentence=sentence,
-        effective=float(len(draws)),
+        log_densities=values,
+        description=description,
+        ess=min(ess, float(len(draws))),
         modes=_modes(target, draws, values),
-        frame=Frame.of(draws),
-        complaints=tuple(complaints),
+        scaler=RobustScaler.of(draws),
+        doubts=tuple(doubts),
     )
 
 
 def _modes(target, draws, values):
-    known = getattr(target, "modes", None)
-    if known is not None:
-        return GivenModes(np.asarray(known, np.float64))
+    if target.known_modes is not None:
+        return GivenModes(np.asarray(target.known_modes, np.float64))
     modes = find_modes(draws)
     if values is None:
         return modes
@@ -183,83 +264,112 @@ def _modes(target, draws, values):
     return eqx.tree_at(lambda m: m.centres, modes, draws[best])
 
 
-def _by_smc(key, rng, target, n):
+def _by_smc(key, rng, target, n, budget):
     """Two independent runs, judged by each other and by what further moves do.
 
     One starts ten times as wide as the other, so that they disagree about a mode that
     only one of them can reach.
     """
-    runs, before, after = [], [], []
+    after_runs = 2 * PARTICLES * (REJUVENATIONS * NUM_EVALUATIONS + 2)
+    temperature = 2 * PARTICLES * _ROUNDS * EVALUATIONS_PER_TEMPERATURE
+    least = after_runs + _LEAST_TEMPERATURES * temperature
+    lacking = budget.lacks(least, "a tempered-SMC reference")
+    if lacking is not None:
+        return f"{lacking}; allow more, or give a reference="
+    temperatures = MAX_TEMPERATURES
+    if budget.most is not None:
+        affordable = int(budget.left - after_runs) // temperature
+        temperatures = min(temperatures, affordable)
+    runs, before, after, rates = [], [], [], []
     for i, width in enumerate((1.0, 10.0)):
-        run_key, *stir_keys = jax.random.split(jax.random.fold_in(key, i), 1 + STIRS)
-        run = _explore(run_key, target, jnp.asarray(width))
+        run_key, *move_keys = jax.random.split(
+            jax.random.fold_in(key, i), 1 + REJUVENATIONS
+        )
+        run = _explore(run_key, target, jnp.asarray(width), jnp.asarray(temperatures))
         # The first moves undo what resampling left to chance, and fill places too small
         # for any particle to have started in; whether those after them still lead
         # anywhere is the question.
         stages = [run.positions]
-        for stir_key in stir_keys:
-            stages.append(energies.stir(stir_key, target, stages[-1]))
+        for move_key in move_keys:
+            moved = rejuvenate(move_key, target, stages[-1])
+            stages.append(moved.positions)
+            rates.append(float(np.asarray(moved.acceptance)))
         runs.append(run)
         before.append(np.asarray(stages[_SETTLING], np.float64))
         after.append(np.asarray(stages[-1], np.float64))
-    stirring = 2 * PARTICLES * STIRS * energies.STIR_EVALUATIONS
-    evaluations = sum(int(run.evaluations) for run in runs) + stirring
-    sentence = (
+    evaluations = sum(int(run.evaluations) for run in runs) + after_runs
+    budget.spend(evaluations)
+    description = (
         f"two tempered-SMC runs of {PARTICLES} particles ({evaluations:,} target "
         "evaluations)"
     )
     before, after, lost = _finite_only(target, before, after)
     if lost > PARTICLES:
-        return f"{sentence} found no region where the density is finite"
+        return f"{description} found no region where the density is finite"
     if min(len(draws) for draws, _ in after) < PARTICLES // 10:
-        return f"of {sentence} one lost its particles: there the density is not finite"
-    complaints = [*_unfinished(runs)]
+        return (
+            f"of {description} one lost its particles: there the density is not finite"
+        )
+    doubts = [*_unfinished(runs)]
+    if min(rates) < MIN_ACCEPTANCE:
+        doubts.append(f"further HMC moves accept only {min(rates):.0%}")
     if lost:
-        complaints.append(f"{lost} particles lie where the density is not finite")
+        doubts.append(f"{lost} particles lie where the density is not finite")
     pooled, values = (np.concatenate(part) for part in zip(*after, strict=True))
-    modes, frame = _modes(target, pooled, values), Frame.of(pooled)
-    complaints += _moving(target, frame, before, after)
+    modes, scaler = _modes(target, pooled, values), RobustScaler.of(pooled)
+    doubts += _moving(target, scaler, before, after)
     inflation, worst = _disagreement(target, modes, after)
-    effective = len(pooled) / max(inflation, _LEAST_INFLATION)
+    ess = len(pooled) / max(inflation, _LEAST_INFLATION)
     order = rng.permutation(len(pooled))
     reference = Reference(
         draws=pooled[order],
-        energies=values[order],
-        sentence=sentence,
-        effective=max(effective, _LEAST_EFFECTIVE),
+        log_densities=values[order],
+        description=description,
+        ess=max(ess, _MIN_ESS),
         modes=modes,
-        frame=frame,
+        scaler=scaler,
         made_here=True,
     )
-    if effective < _LEAST_EFFECTIVE:
-        complaints.append(f"two independent runs disagree about {worst}")
+    if ess < _MIN_ESS:
+        doubts.append(f"two independent runs disagree about {worst}")
     else:
         size = len(reference.split(n)[0])
-        parts = [frame(rng.permutation(draws)[:size]) for draws, _ in after]
-        distance = SlicedW2(rng, target.dim).test(*parts, permutations=1999)
+        parts = [scaler(rng.permutation(draws)[:size]) for draws, _ in after]
+        distance = SlicedW2(rng, target.dim).test(
+            *parts, permutations=num_permutations(DOUBT)
+        )
         if distance.p_value <= DOUBT:
-            complaints.append(
+            doubts.append(
                 "two independent runs are further apart than chance allows (sliced W2 "
                 f"{distance.statistic:.3f}, p = {distance.p_value:.4f})"
             )
-    return dataclasses.replace(reference, complaints=tuple(complaints))
+    return dataclasses.replace(reference, doubts=tuple(doubts))
 
 
 @eqx.filter_jit
-def _explore(key, target, width):
+def _explore(key, target, width, max_temperatures):
     """`explore` in coordinates that are `width` of the target's long."""
-    scaling = Whitening.affine(jnp.zeros(target.dim), width * jnp.eye(target.dim))
-    run = explore(key, Whitened(target, scaling), particles=PARTICLES)
+    scaling = Preconditioner.affine(jnp.zeros(target.dim), width * jnp.eye(target.dim))
+    run = repeated_smc(
+        key,
+        Preconditioned(target, scaling),
+        particles=PARTICLES,
+        rounds=_ROUNDS,
+        max_temperatures=max_temperatures,
+    )
     positions = jax.vmap(scaling.to_target)(run.positions)
     return eqx.tree_at(lambda r: r.positions, run, positions)
 
 
 def _unfinished(runs):
-    temperature = min(float(run.temperature) for run in runs)
+    temperature = min(float(run.inverse_temperature) for run in runs)
     acceptance = min(float(run.acceptance) for run in runs)
     ancestors = min(int(run.ancestors) for run in runs)
-    if temperature < 1:
-        yield f"a run ended at the inverse temperature {temperature:.2g} instead of 1"
+    if not all(bool(run.finished) for run in runs):
+        yield (
+            "a run ended before it was finished, at the inverse temperature "
+            f"{temperature:.2g}"
+        )
     if acceptance < 0.2:
         yield f"a run accepted only {acceptance:.0%} of its last moves"
     if ancestors < PARTICLES // 100:
@@ -271,7 +381,7 @@ def _finite_only(target, before, after):
     kept = []
     lost = 0
     for pair in zip(before, after, strict=True):
-        values = [energies.log_densities(target, draws) for draws in pair]
+        values = [log_densities(target, draws) for draws in pair]
         finite = np.all(
             [
                 np.isfinite(v) & np.isfinite(d).all(axis=1)
@@ -284,22 +394,22 @@ def _finite_only(target, before, after):
     return *([pair[i] for pair in kept] for i in range(2)), lost
 
 
-def _moving(target, frame, before, after):
-    """Whether further moves still change the particles' energies or coordinates."""
+def _moving(target, scaler, before, after):
+    """Whether further moves still change log densities or coordinates of particles."""
     start, end = (
         np.concatenate([draws for draws, _ in side]) for side in (before, after)
     )
     first, last = (np.concatenate([v for _, v in side]) for side in (before, after))
     names = ("the log density", *(f"'{name}'" for name in target.names))
     columns = zip(
-        np.column_stack([first, frame(start)]).T,
-        np.column_stack([last, frame(end)]).T,
+        np.column_stack([first, scaler(start)]).T,
+        np.column_stack([last, scaler(end)]).T,
         strict=True,
     )
-    drifts = [energies.drift(a, b) for a, b in columns]
-    worst = int(np.argmin([d.p_value for d in drifts]))
-    if drifts[worst].p_value * len(drifts) <= DOUBT:
-        ratio = abs(drifts[worst].mean) / drifts[worst].error
+    changes = [MeanChange.of(a, b) for a, b in columns]
+    worst = int(np.argmin([c.p_value for c in changes]))
+    if changes[worst].p_value * len(changes) <= DOUBT:
+        ratio = abs(changes[worst].mean) / changes[worst].error
         yield (
             f"{names[worst]} of its particles still moves under further HMC moves "
             f"({ratio:.0f} standard errors)"
@@ -340,6 +450,36 @@ def _inflation(one, other, size):
     variance = 2 * pooled * (1 - pooled) / size
     known = variance > 0
     return np.where(known, np.square(one - other) / np.where(known, variance, 1), 0.0)
+
+
+def unseen_modes(
+    draws: Float[np.ndarray, "n d"],
+    values: Float[np.ndarray, " n"],
+    reference: Reference,
+) -> Iterator[str]:
+    """Modes of the draws that the reference lacks although the density is high there.
+
+    Two runs may both miss a mode. Then it is not the draws that are wrong.
+
+    Args:
+        draws: The draws that are tested.
+        values: Their log densities.
+        reference: A reference made here.
+    """
+    assert reference.log_densities is not None
+    modes = find_modes(draws)
+    compared = compare_modes(modes.counts(reference.draws), modes.counts(draws))
+    usual = np.quantile(reference.log_densities, 0.01)
+    for k, centre in enumerate(modes.centres):
+        lacking = 10 * compared.reference_weights[k] < compared.draw_weights[k]
+        if not (lacking and compared.p_values[k] <= DOUBT):
+            continue
+        if np.median(values[modes.labels == k]) >= usual:
+            yield (
+                f"the draws hold {percent(float(compared.draw_weights[k]))} near "
+                f"{point(centre)}, where the density is high and the reference has "
+                f"{percent(float(compared.reference_weights[k]))}"
+            )
 
 
 def generator(key: PRNGKeyArray) -> np.random.Generator:

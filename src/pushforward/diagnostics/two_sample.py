@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
-from pushforward.diagnostics.wasserstein import _quantile_steps
+from pushforward.diagnostics.permutations import sequential_p_value
+from pushforward.diagnostics.wasserstein import quantile_steps, squared_w2_sorted
 
 # The 98 % range of a Gaussian in units of its interquartile range.
 _GAUSSIAN_RANGE = 3.449
@@ -19,7 +20,7 @@ _IQR = 1.349
 
 
 @dataclasses.dataclass(frozen=True)
-class Frame:
+class RobustScaler:
     """Coordinates in which the distances of a test are taken.
 
     Each coordinate is centred at its median and divided by its spread (interquartile
@@ -38,20 +39,51 @@ class Frame:
     bent: Bool[np.ndarray, " d"]
 
     @staticmethod
-    def of(draws: Float[np.ndarray, "n d"]) -> "Frame":
-        """The frame of a reference, or of draws where there is none."""
+    def of(draws: Float[np.ndarray, "n d"]) -> "RobustScaler":
+        """The scaler of a reference, or of draws where there is none."""
         levels = [0.01, 0.25, 0.5, 0.75, 0.99]
         low, q25, centre, q75, high = np.quantile(draws, levels, axis=0)
         scale = (q75 - q25) / _IQR
         deviation = np.std(draws, axis=0)
         scale = np.where(scale > 0, scale, np.where(deviation > 0, deviation, 1.0))
         bent = high - low > _HEAVY * _GAUSSIAN_RANGE * _IQR * scale
-        return Frame(centre, scale, bent)
+        return RobustScaler(centre, scale, bent)
 
     def __call__(self, draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """The draws in these coordinates."""
         standard = (draws - self.centre) / self.scale
         return np.where(self.bent, np.arcsinh(standard), standard)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanChange:
+    """The mean change of a quantity from draws to where a chain moved them.
+
+    Attributes:
+        mean: The mean change.
+        error: Its standard error.
+        p_value: How often a chain that starts from its target would move as much.
+    """
+
+    mean: float
+    error: float
+    p_value: float
+
+    @staticmethod
+    def of(
+        before: Float[np.ndarray, " n"], after: Float[np.ndarray, " n"]
+    ) -> "MeanChange":
+        """The mean of `after - before`, and whether it is zero.
+
+        Under exchangeability the changes have a symmetric law around zero, and
+        `mean / error` is close to standard normal, even with heavy tails.
+        """
+        change = after - before
+        mean = float(np.mean(change))
+        error = float(np.sqrt(np.mean(np.square(change)) / len(change)))
+        if error == 0:
+            return MeanChange(mean, error, 1.0)
+        return MeanChange(mean, error, float(2 * stats.norm.sf(abs(mean) / error)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,22 +115,20 @@ class SlicedW2:
         permutations: int,
         enough: int = 20,
     ) -> Comparison:
-        """The distance with its p-value, by dealing the pooled draws anew.
+        """The distance with its p-value, by permuting the pooled draws.
 
-        Sequential after Besag and Clifford (1991): with `h = enough` dealt distances at
-        least as large as the observed one, the last of them the l-th dealt, `p = h / l`
-        and no more are dealt; if that never happens, `p = (1 + exceeding) /
-        (1 + permutations)`. Either way `P(p <= a) <= a` for samples of one law.
+        The p-value is sequential (`sequential_p_value`).
         """
-        squared, actual = self._dealer(x, y)
+        squared, actual = self._squared_distance(x, y)
         observed = squared(actual)
-        dealt = (
+        exceeds = (
             squared(self.rng.permutation(actual)) >= observed
             for _ in range(permutations)
         )
-        return Comparison(float(np.sqrt(observed)), _sequential(dealt, enough))
+        p_value = sequential_p_value(exceeds, enough)
+        return Comparison(float(np.sqrt(observed)), p_value)
 
-    def approach(
+    def improvement_test(
         self,
         x: Float[np.ndarray, "n d"],
         y: Float[np.ndarray, "n d"],
@@ -110,11 +140,11 @@ class SlicedW2:
         """Whether `y` is nearer to a reference than `x` is, by more than chance.
 
         The statistic is `W2^2(x, reference) - W2^2(y, reference)`. Where `x_i` and
-        `y_i` are exchangeable, swapping them at random gives it its law, whatever the
-        reference is; its p-value is sequential as that of `test`.
+        `y_i` are exchangeable, swapping them at random gives its null distribution, for
+        any reference. The p-value is sequential, as in `test`.
         """
         n = len(x)
-        parts, _ = self._dealer_of_parts(x, y)
+        parts, _ = self._sorted_parts(x, y)
         levels = (np.arange(n) + 0.5) / n
         # The reference as n draws: its quantiles along each direction.
         aim = np.quantile(reference @ self.directions, levels, axis=0).T
@@ -128,35 +158,30 @@ class SlicedW2:
         swapped = (
             gained(self.rng.random(n) < 0.5) >= observed for _ in range(permutations)
         )
-        return Comparison(float(observed), _sequential(swapped, enough))
+        return Comparison(float(observed), sequential_p_value(swapped, enough))
 
-    def typical(
-        self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"], deals: int = 20
+    def null_mean(
+        self,
+        x: Float[np.ndarray, "n d"],
+        y: Float[np.ndarray, "m d"],
+        permutations: int = 20,
     ) -> float:
-        """The mean distance of two samples of one law, dealt anew from both."""
-        squared, actual = self._dealer(x, y)
-        return float(
-            np.mean(
-                [np.sqrt(squared(self.rng.permutation(actual))) for _ in range(deals)]
-            )
-        )
+        """The mean distance of two samples of one law, by permuting both together."""
+        squared, actual = self._squared_distance(x, y)
+        squares = [squared(self.rng.permutation(actual)) for _ in range(permutations)]
+        return float(np.mean(np.sqrt(squares)))
 
-    def _dealer(self, x, y):
+    def _squared_distance(self, x, y):
         """The squared distance as a function of which pooled draws are in `x`."""
-        n, m = len(x), len(y)
-        steps = None if n == m else _quantile_steps(n, m)
-        parts, actual = self._dealer_of_parts(x, y)
+        steps = quantile_steps(len(x), len(y))
+        parts, actual = self._sorted_parts(x, y)
 
         def squared(chosen):
-            a, b = parts(chosen)
-            if steps is None:
-                return np.mean(np.square(a - b))
-            width, index_a, index_b = steps
-            return np.mean(np.square(a[:, index_a] - b[:, index_b]) @ width)
+            return np.mean(squared_w2_sorted(*parts(chosen), steps))
 
         return squared, actual
 
-    def _dealer_of_parts(self, x, y):
+    def _sorted_parts(self, x, y):
         """Both samples, sorted along each direction, as functions of the same."""
         n, m = len(x), len(y)
         pooled = (np.concatenate([x, y]) @ self.directions).T
@@ -173,18 +198,8 @@ class SlicedW2:
         return parts, np.arange(n + m) < n
 
 
-def _sequential(exceeds, enough):
-    """The p-value of `SlicedW2.test`, of what is dealt one by one."""
-    exceeding = dealt = 0
-    for dealt, larger in enumerate(exceeds, start=1):
-        exceeding += bool(larger)
-        if exceeding == enough:
-            return enough / dealt
-    return (1 + exceeding) / (1 + dealt)
-
-
 def kolmogorov_smirnov(
-    x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"], effective: float
+    x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"], ess: float
 ) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
     """Two-sample Kolmogorov-Smirnov tests, coordinate by coordinate.
 
@@ -194,13 +209,13 @@ def kolmogorov_smirnov(
     Args:
         x: Draws.
         y: Reference draws.
-        effective: How many independent draws the reference is worth: the `m` above.
+        ess: How many independent draws the reference is worth: the `m` above.
 
     Returns:
         The statistics and the p-values, not adjusted for their number.
     """
     n = len(x)
-    size = max(1, round(n * effective / (n + effective)))
+    size = max(1, round(n * ess / (n + ess)))
     distances = np.array([_distance(a, b) for a, b in zip(x.T, y.T, strict=True)])
     return distances, stats.kstwo.sf(distances, size)
 

@@ -1,18 +1,29 @@
-"""The verdict: can these draws be told from the target, and by what?"""
+"""The verdict: do draws follow their target, and which tests say otherwise?"""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from pushforward.diagnostics.reference import Reference, generator, make_reference
-from pushforward.diagnostics.standoff import MOVES, movement
-from pushforward.diagnostics.trials import Trial, run_trials
+from pushforward.diagnostics import stationarity
+from pushforward.diagnostics.arguments import MIN_DRAWS, take_draws
+from pushforward.diagnostics.budget import Budget
+from pushforward.diagnostics.evaluation import Sample
+from pushforward.diagnostics.reference import (
+    DOUBT,
+    Reference,
+    generator,
+    make_reference,
+    unseen_modes,
+)
+from pushforward.diagnostics.results import Outcome, TestResult
+from pushforward.diagnostics.tests import TESTS, Evidence, Need, StatisticalTest
+from pushforward.diagnostics.tests.mode_weights import MODE_WEIGHTS
 from pushforward.errors import UsageError
-from pushforward.sampler import Sampler
 from pushforward.targets.arguments import as_key, as_target
 from pushforward.targets.base import AbstractTarget
 
@@ -23,69 +34,46 @@ FALSE_ALARMS = 0.01
 # own. With half of the false alarms, and the tests that need no reference with theirs
 # (two of five or more), exact draws keep to the promise even if the reference is wrong;
 # but for a suspicion about the weights of modes, which has a level of its own.
-_MOVING = FALSE_ALARMS / 2
-
-# With fewer draws no test has a chance to see anything.
-_LEAST_DRAWS = 100
-
-_MARKS = {True: "✓", False: "✗", None: "?"}
-_HEADLINES = {True: "passed", False: "FAILED", None: "cannot tell"}
+_HMC_LEVEL = FALSE_ALARMS / 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """What one test found.
-
-    Attributes:
-        name: What it looked at.
-        sentence: What it found, in words.
-        statistic: Its figure for the draws.
-        reference: The same figure for as many reference draws.
-        p_value: How often exact draws would have a figure as extreme.
-        threshold: It rejects where the p-value is not above this.
-        ok: False where it rejects, None where that proves nothing.
-    """
-
-    name: str
-    sentence: str
-    statistic: float | None
-    reference: float | None
-    p_value: float | None
-    threshold: float | None
-    ok: bool | None
-
-    def __str__(self) -> str:
-        figures = []
-        if self.statistic is not None:
-            figures.append(f"{self.statistic:.3g}")
-        if self.reference is not None:
-            figures.append(f"(reference {self.reference:.3g})")
-        if self.p_value is not None:
-            small = self.p_value < 1e-6
-            figures.append("p < 1e-6" if small else f"p = {self.p_value:.2g}")
-        words = [*figures, self.sentence]
-        return f"{_MARKS[self.ok]} {self.name}: {', '.join(words)}".replace(", (", " (")
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Verdict:
-    """Whether draws can be told from their target, with the evidence.
+    """Whether draws follow their target, with the evidence.
 
     Attributes:
-        passed: True, False, or None where it cannot be told.
+        outcome: Passed, failed or inconclusive.
         summary: The verdict in one sentence.
-        findings: One for each test.
+        findings: The result of each test.
         reference: What the draws were compared with.
         n: How many draws were tested.
         given: How many there were.
+        evaluations: How many evaluations of the target were spent.
     """
 
-    passed: bool | None
+    outcome: Outcome
     summary: str
-    findings: tuple[Finding, ...]
+    findings: tuple[TestResult, ...]
     reference: str
     n: int
     given: int
+    evaluations: int
+
+    def __bool__(self) -> bool:
+        raise UsageError(
+            "A Verdict is neither true nor false, because it may be inconclusive; "
+            "compare its outcome: verdict.outcome == 'passed'."
+        )
+
+    def __repr__(self) -> str:
+        counts = [
+            f"{sum(f.outcome is outcome for f in self.findings)} {outcome.value}"
+            for outcome in Outcome
+        ]
+        return (
+            f"Verdict: {self.outcome.value}\n  {self.summary}\n"
+            f"  {len(self.findings)} tests of {self.n:,} draws: {', '.join(counts)}"
+        )
 
     def __str__(self) -> str:
         part = "" if self.n == self.given else f" of {self.given:,}"
@@ -93,15 +81,18 @@ class Verdict:
             f"{self.n:,}{part} draws against {self.reference}; exact draws would fail "
             f"in {FALSE_ALARMS:.0%} of cases."
         )
-        if self.n < _LEAST_DRAWS:
+        if self.n < MIN_DRAWS:
             few = f"{self.n:,} finite draws are too few to compare."
             tested = f"only whether draws are finite; {few}"
-        lines = [f"{_HEADLINES[self.passed]}: {self.summary}", f"Tested: {tested}"]
+        word = self.outcome.value
+        headline = word.upper() if self.outcome is Outcome.FAILED else word
+        lines = [f"{headline}: {self.summary}", f"Tested: {tested}"]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain names and numbers, as JSON holds them."""
         whole = dataclasses.asdict(self)
+        whole["outcome"] = self.outcome.value
         whole["false_alarms"] = FALSE_ALARMS
         whole["findings"] = [
             {name: _plain(value) for name, value in finding.items()}
@@ -111,19 +102,22 @@ class Verdict:
 
 
 def _plain(value):
-    # JSON has no number that is none.
+    if isinstance(value, Outcome):
+        return value.value
+    # JSON has no infinity and no NaN.
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check(
     key: PRNGKeyArray,
     target: AbstractTarget,
-    draws_or_sampler: Any,
+    draws: Any,
     reference: Any = None,
     *,
     n: int = 2000,
+    max_evaluations: int | float | None = None,
 ) -> Verdict:
-    """Tries to tell draws from their target, and says what came of it.
+    """Tests whether draws follow their target.
 
     The draws are compared with reference draws: those given; else exact draws, where
     the target has them; else the particles of two tempered-SMC runs made here, which
@@ -132,228 +126,290 @@ def check(
 
     - the kernel Stein discrepancy (U-statistic, wild bootstrap), which needs only
       scores and cannot see how much weight a mode has;
+    - stationarity: whether 20 steps of MALA change the mean log density. Draws that
+      follow the target stay where they are. MALA is tuned on other points than the
+      draws; where it hardly moves them, the test is inconclusive;
+    - the log density: its mean (Welch), and whether draws lie beyond all of the
+      reference (a rank test);
     - mode weights (Fisher's exact test, mode by mode), a lacking mode named;
     - sliced W2 and MMD (permutation tests);
-    - each coordinate, and the log density, alone (Kolmogorov-Smirnov);
-    - energies: the mean log density (Welch), and whether draws lie beyond all of the
-      reference (a rank test);
-    - whether 20 steps of MALA change the mean log density: draws that follow the target
-      stay where they are.
+    - each coordinate, and the log density, alone (Kolmogorov-Smirnov).
 
     Each of the K tests made has the level 0.01 / K (Bonferroni), so that all together
     reject exact draws in at most 1 % of cases. The draws are taken as independent:
-    thin a Markov chain first.
+    thin a Markov chain first. Reference draws need not be: their effective sample size
+    is estimated, coordinate by coordinate, from their order.
 
     A reference made here may be wrong and not know it: two runs may both have too few
     particles in the neck of a funnel. So where draws differ from one, and neither in
     the weights of modes nor by a test that needs no reference, they are moved by HMC as
     the reference was. If that moves them (level 0.005), they fail; if it moves neither,
-    either may be wrong, and the verdict is that it cannot be told. Exact draws then
-    fail in at most 1 % of cases, with several modes 2 %, even if the reference is wrong
-    in anything but the weights of modes.
+    either may be wrong, and the verdict is inconclusive. Exact draws then fail in at
+    most 1 % of cases, with several modes 2 %, even if the reference is wrong in
+    anything but the weights of modes.
 
     Args:
         key: Random key.
         target: What the draws should follow.
-        draws_or_sampler: Draws in the user's own tree, or a `Sampler`.
-        reference: Independent reference draws in the same tree.
+        draws: Draws in the user's own tree, or a `Sampler`.
+        reference: Reference draws in the same tree, in the order in which they were
+            drawn, so that their correlation can be seen. Their leading axis is the
+            draws; or there are two, chains and draws.
         n: How many draws are tested; of more a random part is taken, always of this
             size, so that the verdict does not depend on how many were given.
+        max_evaluations: How many evaluations of the target may be spent; without a
+            bound, a reference made here takes some 16 million. Where a test or a
+            reference cannot be afforded, the verdict is inconclusive or failed.
 
     Returns:
-        The verdict. `passed` is False where a test rejects (one that needs a reference
-        only if the reference is trusted), True where none does, and None where there
-        is no reference to be trusted, or where draws and a reference made here differ
-        and neither moves.
+        The verdict. Its outcome is failed where a test rejects (one that needs a
+        reference only if the reference is trusted), passed where none does, and
+        inconclusive where no reference can be trusted, where a test was inconclusive,
+        or where draws and a reference made here differ and neither moves.
 
     Raises:
         UsageError: There are too few draws, or they do not fit the target.
     """
     key, target = as_key(key), as_target(target)
-    if not isinstance(n, int | np.integer) or n < _LEAST_DRAWS:
+    if not isinstance(n, int | np.integer) or n < MIN_DRAWS:
         raise UsageError(
-            f"n must be a whole number of at least {_LEAST_DRAWS}, and it is {n!r}."
+            f"n must be a whole number of at least {MIN_DRAWS}, and it is {n!r}."
         )
-    draw_key, reference_key, test_key = jax.random.split(key, 3)
-    move_key = jax.random.fold_in(key, 3)
-    draws, given, broken = _take(draw_key, target, draws_or_sampler, n)
-    trials = [] if broken is None else [broken]
-    made, doubts = "there are too few finite draws to compare", []
-    if len(draws) >= _LEAST_DRAWS:
-        made = make_reference(reference_key, target, reference, n)
-        source = made if isinstance(made, Reference) else None
-        more, doubts = run_trials(test_key, target, draws, source, _LEAST_DRAWS)
-        trials += more
-    if isinstance(made, Reference):
-        doubts = [*made.complaints, *doubts]
-    findings = _findings(trials, trusted=not doubts)
-    if isinstance(made, Reference) and _standoff(made, trials, findings):
-        moved = _moved(move_key, target, draws, made)
-        if not moved.ok:
-            findings = (*findings, moved)
-        else:
-            doubts = [_either_may_be_wrong(findings)]
-            findings = (*_findings(trials, trusted=False), moved)
-    passed, summary = _judge(findings, made, doubts, len(draws))
-    against = made.sentence if isinstance(made, Reference) else "no reference"
-    return Verdict(passed, summary, findings, against, len(draws), given)
-
-
-def _findings(trials: list[Trial], *, trusted: bool) -> tuple[Finding, ...]:
-    tests = sum(trial.p_value is not None for trial in trials)
-    threshold = FALSE_ALARMS / max(1, tests)
-    findings = []
-    for trial in trials:
-        ok = trial.ok
-        if trial.p_value is not None:
-            # A p-value that is no number rejects.
-            ok = bool(trial.p_value > threshold)
-        sentence = trial.found if ok is False else trial.usual
-        if trial.needs_reference and not trusted:
-            ok = None
-        findings.append(
-            Finding(
-                name=trial.name,
-                sentence=sentence,
-                statistic=trial.statistic,
-                reference=trial.reference,
-                p_value=None if trial.p_value is None else float(trial.p_value),
-                threshold=None if trial.p_value is None else threshold,
-                ok=ok,
+    budget = Budget(max_evaluations)
+    draw_key, reference_key, test_key, move_key = jax.random.split(key, 4)
+    tested, given, broken = take_draws(draw_key, target, draws, n)
+    findings = [] if broken is None else [broken]
+    made, doubts, shortfalls = "there are too few finite draws to compare", [], []
+    sample = None
+    if len(tested) >= MIN_DRAWS:
+        cost = Sample.evaluations(target, len(tested))
+        made = budget.lacks(cost, "evaluating the draws") or ""
+        if not made:
+            budget.spend(cost)
+            host_key, test_key = jax.random.split(test_key)
+            rng = generator(host_key)
+            sample, outside = Sample.of(rng, target, tested)
+            if outside:
+                findings.append(_outside(outside, len(tested)))
+            evidence, made, doubts = _evidence(
+                reference_key, rng, target, sample, reference, n, budget
             )
-        )
-    return tuple(findings)
-
-
-def _standoff(
-    made: Reference, trials: list[Trial], findings: tuple[Finding, ...]
-) -> bool:
-    """Whether all that speaks against the draws is a reference made here."""
-    if not made.made_here:
-        return False
-    failed = [
-        trial
-        for trial, finding in zip(trials, findings, strict=True)
-        if finding.ok is False
-    ]
-    # Moves do not carry draws from mode to mode, but tempering did: there the reference
-    # knows better. Where another test rejects, a suspicion about the weights is enough.
-    weights = [f.p_value for f in findings if f.name == "mode weights"]
-    suspected = any(p is not None and p <= FALSE_ALARMS for p in weights)
-    return bool(failed) and not suspected and all(t.needs_reference for t in failed)
-
-
-def _moved(key, target, draws, made) -> Finding:
-    moved = movement(key, target, draws, made)
-    ok = moved.p_value > _MOVING
-    change = f"{moved.change:+.3f} ± {moved.error:.3f}"
-    if ok:
-        sentence = f"{MOVES} HMC moves leave the draws where they are"
-    else:
-        sentence = f"{MOVES} HMC moves change {moved.what}: the draws are not there yet"
-    return Finding(
-        name="HMC drift",
-        sentence=f"{sentence} (mean log density {change})",
-        statistic=moved.change,
-        reference=None,
-        p_value=moved.p_value,
-        threshold=_MOVING,
-        ok=ok,
+            if len(sample.draws) >= MIN_DRAWS:
+                more, shortfalls = _run_tests(test_key, evidence, budget)
+                findings += more
+    if isinstance(made, Reference):
+        doubts = [*doubts, *_failed_by_reference(findings)]
+        if made.made_here and sample is not None and len(sample.draws) >= MIN_DRAWS:
+            assert sample.log_densities is not None
+            doubts += unseen_modes(sample.draws, sample.log_densities, made)
+    untrusted = _without_trust(findings)
+    if doubts:
+        findings = untrusted
+    elif isinstance(made, Reference) and _rests_on_reference(made, findings):
+        assert sample is not None
+        moved = _hmc_result(move_key, target, sample.draws, made, budget)
+        if moved.outcome is not Outcome.FAILED:
+            doubts = [_either_may_be_wrong(findings, moved)]
+            findings = untrusted
+        findings = [*findings, moved]
+    outcome, summary = _judge(findings, made, doubts, shortfalls, len(tested))
+    against = made.description if isinstance(made, Reference) else "no reference"
+    return Verdict(
+        outcome,
+        summary,
+        tuple(findings),
+        against,
+        len(tested),
+        given,
+        budget.spent,
     )
 
 
-def _either_may_be_wrong(findings) -> str:
-    first = min((f for f in findings if f.ok is False), key=lambda f: f.p_value)
+def _outside(count, total):
+    """The result for draws at which the target is not finite."""
+    return TestResult(
+        "density",
+        Outcome.FAILED,
+        f"{count} of {total} draws lie where the log density or its gradient is not "
+        "finite",
+        statistic=count / total,
+        reference=0.0,
+    )
+
+
+def _evidence(key, rng, target, sample, given, n, budget):
+    """What the tests are given, the reference or why there is none, and its doubts."""
+    bounded = budget.most is not None
+    alone = Evidence(target, sample, bounded=bounded)
+    # What the tests of the draws alone need is kept back.
+    kept = sum(t.evaluations(alone) for t in TESTS if t.applies(alone))
+    kept += Sample.evaluations(target, n) + stationarity.mala_evaluations(n)
+    budget.reserved = kept
+    made = make_reference(key, target, given, n, budget)
+    budget.reserved = 0
+    if isinstance(made, str):
+        return alone, made, []
+    first, second = made.split(len(sample.draws))
+    cost = Sample.evaluations(target, len(second))
+    lacking = budget.lacks(cost, "evaluating the reference")
+    if lacking is not None:
+        return alone, lacking, []
+    budget.spend(cost)
+    far, lost = Sample.of(rng, target, second)
+    doubts = [*made.doubts]
+    if lost:
+        doubts.append(f"{lost} of its draws have no finite density or gradient")
+    if len(far.draws) < 2:
+        return alone, made, doubts
+    return Evidence(target, sample, made, first, far, bounded), made, doubts
+
+
+def _run_tests(
+    key: PRNGKeyArray,
+    evidence: Evidence,
+    budget: Budget,
+    tests: Sequence[StatisticalTest] = TESTS,
+) -> tuple[list[TestResult], list[str]]:
+    """The results of all tests that apply, and why some of them could not tell."""
+    results: dict[str, TestResult] = {}
+    shortfalls: list[str] = []
+    applicable = [test for test in tests if test.applies(evidence)]
+    to_run = []
+    for test in applicable:
+        skipped = test.skip(evidence)
+        if skipped is not None:
+            results[test.name] = skipped
+            continue
+        cost = test.evaluations(evidence)
+        lacking = budget.lacks(cost, f"the test of {test.name}")
+        if lacking is not None:
+            results[test.name] = TestResult(
+                test.name, Outcome.INCONCLUSIVE, f"not made: {lacking}"
+            )
+            shortfalls.append(lacking)
+            continue
+        budget.spend(cost)
+        to_run.append(test)
+    level = FALSE_ALARMS / max(1, len(to_run))
+    for i, test in enumerate(to_run):
+        result = test.run(jax.random.fold_in(key, i), evidence, level)
+        if result.outcome is Outcome.INCONCLUSIVE:
+            shortfalls.append(result.sentence)
+        results[test.name] = result
+    return [results[test.name] for test in applicable], shortfalls
+
+
+def _failed_by_reference(findings):
+    """Why the reference cannot be trusted: it fails tests that need none."""
+    for finding in findings:
+        p_value = finding.reference_p_value
+        if p_value is not None and not p_value > DOUBT:
+            yield f"it fails the test of {finding.name} itself (p = {p_value:.4f})"
+
+
+def _needs_reference(finding):
+    test = next((t for t in TESTS if t.name == finding.name), None)
+    return test is not None and Need.REFERENCE in test.needs
+
+
+def _without_trust(findings):
+    """The findings where the reference is not trusted."""
+    return [
+        dataclasses.replace(finding, outcome=Outcome.INCONCLUSIVE)
+        if _needs_reference(finding)
+        else finding
+        for finding in findings
+    ]
+
+
+def _rests_on_reference(made: Reference, findings: list[TestResult]) -> bool:
+    """Whether all that speaks against the draws is a reference made here."""
+    if not made.made_here:
+        return False
+    failed = [f for f in findings if f.outcome is Outcome.FAILED]
+    # Moves do not carry draws from mode to mode, but tempering did: there the reference
+    # knows better. Where another test rejects, a suspicion about the weights is enough.
+    weights = [f.p_value for f in findings if f.name == MODE_WEIGHTS.name]
+    suspected = any(p is not None and p <= FALSE_ALARMS for p in weights)
+    return bool(failed) and not suspected and all(map(_needs_reference, failed))
+
+
+def _hmc_result(key, target, draws, made, budget) -> TestResult:
+    """Whether the draws move under the HMC moves that the reference went through."""
+    name, moves = "stationarity under HMC", stationarity.HMC_MOVES
+    cost = stationarity.hmc_evaluations(len(draws))
+    lacking = budget.lacks(cost, f"the test of {name}")
+    if lacking is not None:
+        return TestResult(name, Outcome.INCONCLUSIVE, f"not made: {lacking}")
+    budget.spend(cost)
+    moved = stationarity.hmc_movement(key, target, draws, made, _HMC_LEVEL)
+    change = f"mean log density {moved.change:+.3f} ± {moved.error:.3f}, {moved.chain}"
+    result = TestResult.of_p_value(
+        name,
+        moved.p_value,
+        _HMC_LEVEL,
+        failed=f"{moves} HMC moves change {moved.what}: the draws do not follow the "
+        f"target yet ({change})",
+        passed=f"{moves} HMC moves leave the draws where they are ({change})",
+        statistic=moved.change,
+    )
+    if result.outcome is Outcome.PASSED and not moved.is_informative:
+        return dataclasses.replace(
+            result,
+            outcome=Outcome.INCONCLUSIVE,
+            sentence=f"{moves} HMC moves hardly move the draws ({change}), so they "
+            "cannot show whether the draws stand still",
+        )
+    return result
+
+
+def _either_may_be_wrong(findings, moved) -> str:
+    failed = (f for f in findings if f.outcome is Outcome.FAILED)
+    first = min(failed, key=lambda f: f.p_value)
+    differ = f"the draws differ from it ({first.name}: {first.sentence})"
+    if moved.outcome is Outcome.INCONCLUSIVE:
+        return f"{differ}, and {moved.sentence}; give a reference="
     return (
-        f"the draws differ from it ({first.name}: {first.sentence}), but further HMC "
-        "moves change neither, so that either may be wrong; give a reference=, or "
-        "write the density in other coordinates (a hierarchical model non-centred)"
+        f"{differ}, but further HMC moves change neither, so that either may be wrong; "
+        "give a reference=, or write the density in other coordinates (a hierarchical "
+        "model non-centred)"
     )
 
 
 def _judge(
-    findings: tuple[Finding, ...], made: Reference | str, doubts: list[str], n: int
-) -> tuple[bool | None, str]:
-    failed = [finding for finding in findings if finding.ok is False]
+    findings: list[TestResult],
+    made: Reference | str,
+    doubts: list[str],
+    shortfalls: list[str],
+    n: int,
+) -> tuple[Outcome, str]:
+    failed = [f for f in findings if f.outcome is Outcome.FAILED]
     if failed:
-        # Draws that are no numbers have no p-value and come first; then lacking modes.
+        # Draws that are not finite have no p-value and come first; then lacking modes.
         first = min(
             failed,
-            key=lambda f: (f.p_value is not None, f.name != "mode weights", f.p_value),
+            key=lambda f: (
+                f.p_value is not None,
+                f.name != MODE_WEIGHTS.name,
+                f.p_value,
+            ),
         )
-        return False, f"{first.sentence}."
+        return Outcome.FAILED, f"{first.sentence}."
     if isinstance(made, str):
-        return None, f"{made}."
+        return Outcome.INCONCLUSIVE, f"{made}."
     if doubts:
-        which = made.sentence if made.made_here else f"{made.sentence},"
-        return None, f"{which} cannot be trusted as a reference: {'; '.join(doubts)}."
-    names = [finding.name for finding in findings if finding.p_value is not None]
-    against = "the reference" if made.made_here else made.sentence
-    tests = f"{', '.join(names[:-1])} or {names[-1]}"
-    return True, f"{n:,} draws cannot be told from {against} by {tests}."
-
-
-def _take(
-    key: PRNGKeyArray, target: AbstractTarget, draws_or_sampler: Any, n: int
-) -> tuple[Float[np.ndarray, "m d"], int, Trial | None]:
-    """At most `n` finite draws, how many there were, and a word on the others."""
-    if isinstance(draws_or_sampler, Sampler):
-        if draws_or_sampler.dim != target.dim:
-            raise UsageError(
-                f"The sampler draws {draws_or_sampler.dim} coordinates, but the target "
-                f"has {target.dim}."
-            )
-        draws = np.asarray(draws_or_sampler.sample_flat(key, n), np.float64)
-        finite = np.isfinite(draws).all(axis=1)
-        return draws[finite], n, _broken(target, draws[~finite], n)
-    for leaf in jax.tree.leaves(draws_or_sampler):
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
-            raise UsageError(
-                f"A {type(leaf).__name__} is neither a sampler nor draws; give a "
-                "Sampler (fit.sampler, or pushforward.load of a file), or draws in the "
-                "target's own tree."
-            )
-    try:
-        # Only the shapes are looked at; the structure complains in its own words.
-        whole = jax.eval_shape(target.structure.flatten_draws, draws_or_sampler)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"The draws cannot be read: {error}") from error
-    given = whole.shape[0]
-    if given < _LEAST_DRAWS:
-        raise UsageError(
-            f"There are {given} draws, and a check needs at least {_LEAST_DRAWS}."
+        which = made.description if made.made_here else f"{made.description},"
+        why = "; ".join(doubts)
+        return (
+            Outcome.INCONCLUSIVE,
+            f"{which} cannot be trusted as a reference: {why}.",
         )
-    leaves, treedef = jax.tree.flatten(draws_or_sampler)
-    leaves = [np.asarray(leaf) for leaf in leaves]
-
-    def flatten(rows):
-        part = jax.tree.unflatten(treedef, [leaf[rows] for leaf in leaves])
-        return np.asarray(target.structure.flatten_draws(part), np.float64)
-
-    # Of many draws a part is taken before anything is compiled for their number, but
-    # all are searched for what is not a number.
-    finite = np.all(
-        [np.isfinite(leaf).reshape(given, -1).all(axis=1) for leaf in leaves], axis=0
+    if shortfalls:
+        return Outcome.INCONCLUSIVE, f"{'; '.join(shortfalls)}."
+    names = [f.name for f in findings if f.p_value is not None]
+    against = "the reference" if made.made_here else made.description
+    tests = f"{', '.join(names[:-1])} or {names[-1]}"
+    return (
+        Outcome.PASSED,
+        f"{n:,} draws are indistinguishable from {against} by {tests}.",
     )
-    rows = np.arange(given)
-    if given > n:
-        rows = generator(key).choice(given, n, replace=False)
-    draws = flatten(rows)
-    tested = np.isfinite(draws).all(axis=1)
-    if finite.all():
-        # What is left are draws outside the constraints, seen among those taken.
-        return draws[tested], given, _broken(target, draws[~tested], len(draws))
-    broken = flatten(np.flatnonzero(~finite))
-    return draws[tested], given, _broken(target, broken, given)
-
-
-def _broken(target, draws, total):
-    """The trial of draws that are not finite, where there are any."""
-    if not len(draws):
-        return None
-    name = target.names[int(np.argmax(~np.isfinite(draws).all(axis=0)))]
-    sentence = f"{len(draws):,} of {total:,} draws are not finite (coordinate '{name}')"
-    share = len(draws) / total
-    return Trial("finite", share, 0.0, None, sentence, "", False, ok=False)

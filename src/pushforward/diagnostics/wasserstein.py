@@ -1,12 +1,13 @@
 """Wasserstein distances of order two between two samples."""
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
@@ -52,7 +53,7 @@ def sliced_w2(
     if projections < 1:
         raise ValueError(f"sliced_w2: projections={projections} must be at least 1.")
     x = jnp.asarray(x)
-    steps = None if len(x) == len(y) else _quantile_steps(len(x), len(y))
+    steps = quantile_steps(len(x), len(y))
     return _sliced_w2(key, x, jnp.asarray(y, x.dtype), steps, projections=projections)
 
 
@@ -100,28 +101,61 @@ def _sliced_w2(key, x, y, steps, *, projections):
         project = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
         sorted_x = jnp.sort(project(x - centre, direction))
         sorted_y = jnp.sort(project(y - centre, direction))
-        if steps is None:
-            return jnp.mean(jnp.square(sorted_x - sorted_y))
-        width, index_x, index_y = steps
-        gap = sorted_x[index_x] - sorted_y[index_y]
-        return jnp.sum(width.astype(gap.dtype) * jnp.square(gap))
+        return squared_w2_sorted(sorted_x, sorted_y, steps)
 
     squares = lax.map(squared_w2, directions, batch_size=_PROJECTION_BATCH)
     return jnp.sqrt(jnp.mean(squares))
 
 
-def _quantile_steps(n, m):
-    """Where the quantile functions of `n` and of `m` draws are both constant.
+class QuantileSteps(NamedTuple):
+    """Where the quantile functions of two samples are both constant.
+
+    Attributes:
+        width: The width of each step; their sum is 1.
+        index_x: The index of each step into the first sample, sorted.
+        index_y: Its index into the second.
+    """
+
+    width: Float[np.ndarray, " s"] | Float[Array, " s"]
+    index_x: Int[np.ndarray, " s"] | Int[Array, " s"]
+    index_y: Int[np.ndarray, " s"] | Int[Array, " s"]
+
+
+def quantile_steps(n: int, m: int) -> QuantileSteps | None:
+    """The steps of the quantile functions of `n` and of `m` draws.
 
     The steps end at the multiples of `1/n` and `1/m`; in units of `1/(n m)` they are
     whole numbers, so that no step is lost to rounding.
 
     Returns:
-        The width of each step, and its index into either sorted sample.
+        The steps; None for equally many draws, where each draw is one.
     """
+    if n == m:
+        return None
     ends = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
     starts = np.concatenate([[0], ends[:-1]])
-    return (ends - starts) / (n * m), starts // m, starts // n
+    return QuantileSteps((ends - starts) / (n * m), starts // m, starts // n)
+
+
+def squared_w2_sorted(
+    x: Float[Array, "*p n"] | Float[np.ndarray, "*p n"],
+    y: Float[Array, "*p m"] | Float[np.ndarray, "*p m"],
+    steps: QuantileSteps | None,
+) -> Any:
+    """The squared Wasserstein distance of samples of numbers, sorted along the end.
+
+    Args:
+        x: Sorted numbers.
+        y: Other sorted numbers.
+        steps: What `quantile_steps` returns for their counts.
+
+    Returns:
+        The squared distances, in an array of the same library.
+    """
+    if steps is None:
+        return ((x - y) ** 2).mean(axis=-1)
+    gap = x[..., steps.index_x] - y[..., steps.index_y]
+    return (steps.width.astype(gap.dtype) * gap**2).sum(axis=-1)
 
 
 def _validate(name, x, y):

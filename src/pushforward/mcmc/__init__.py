@@ -1,28 +1,38 @@
 """Classic samplers, thin over BlackJAX."""
 
-from pushforward.mcmc.annealed import AnnealedResult, annealed_langevin
-from pushforward.mcmc.hmc import HMCResult, hmc
-from pushforward.mcmc.langevin import LangevinResult, SGLDResult, langevin, sgld
-from pushforward.mcmc.mala import mala, refine
-from pushforward.mcmc.nuts import NUTSResult, nuts
-from pushforward.mcmc.smc import Particles, explore, tempered_smc
-from pushforward.mcmc.svgd import SVGDResult, svgd
+from pushforward.mcmc.annealed import annealed_langevin
+from pushforward.mcmc.exploration import Exploration, explore
+from pushforward.mcmc.hmc import hmc
+from pushforward.mcmc.initialise import Initialisation, register_initialisation
+from pushforward.mcmc.langevin import SGLDResult, langevin, sgld
+from pushforward.mcmc.mala import MALAResult, mala, refine
+from pushforward.mcmc.nuts import NUTSResult, WarmNUTS, nuts, nuts_draws, nuts_warmup
+from pushforward.mcmc.rejuvenate import rejuvenate
+from pushforward.mcmc.result import MCMCResult
+from pushforward.mcmc.smc import Particles, repeated_smc, tempered_smc
+from pushforward.mcmc.svgd import svgd
 
 __all__ = [
-    "AnnealedResult",
-    "HMCResult",
-    "LangevinResult",
+    "Exploration",
+    "Initialisation",
+    "MALAResult",
+    "MCMCResult",
     "NUTSResult",
     "Particles",
     "SGLDResult",
-    "SVGDResult",
+    "WarmNUTS",
     "annealed_langevin",
     "explore",
     "hmc",
     "langevin",
     "mala",
     "nuts",
+    "nuts_draws",
+    "nuts_warmup",
     "refine",
+    "register_initialisation",
+    "rejuvenate",
+    "repeated_smc",
     "sgld",
     "svgd",
     "tempered_smc",

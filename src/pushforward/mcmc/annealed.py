@@ -7,17 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
 
 # Levels in one compiled call: one program serves chains of any multiple of it.
 _BLOCK = 50
-
-
-class AnnealedResult(eqx.Module):
-    """Where the chains ended, and the number of scores that took."""
-
-    positions: Float[Array, "n d"]
-    evaluations: int = eqx.field(static=True)
 
 
 def annealed_langevin(
@@ -28,7 +22,7 @@ def annealed_langevin(
     *,
     step_ratio: float | Float[Array, ""],
     denoise: bool = True,
-) -> AnnealedResult:
+) -> MCMCResult:
     """One Langevin step at each noise level, from each of n points.
 
     With the score s of the target blurred by N(0, sigma^2 I), a standard Gaussian z and
@@ -37,18 +31,14 @@ def annealed_langevin(
     level was added to (Tweedie's formula).
 
     Args:
-        key: random key.
-        target: a `NoiseConditionalTarget`.
-        positions: where the n chains start, usually Gaussian with the first sigma.
-        sigmas: the noise levels in the order of the steps, from large to small.
-        step_ratio: the step size as a multiple of sigma^2.
-        denoise: whether there is a closing step.
+        key: Random key.
+        target: A `NoiseConditionalTarget`.
+        positions: Where the n chains start, usually Gaussian with the first sigma.
+        sigmas: The noise levels in the order of the steps, from large to small.
+        step_ratio: The step size as a multiple of sigma^2.
+        denoise: Whether there is a closing step.
     """
-    if not target.is_noise_conditional:
-        raise UsageError(
-            "annealed_langevin needs a score that knows the noise level, and a "
-            f"{type(target).__name__} does not: use a NoiseConditionalTarget."
-        )
+    target.require_noise_levels("annealed_langevin")
     if denoise and sigmas.shape[0] == 0:
         raise UsageError(
             "annealed_langevin denoises at the last of sigmas, and sigmas is empty."
@@ -61,7 +51,7 @@ def annealed_langevin(
         x = _walk(key, target, x, number, levels[first : first + _BLOCK], ratio)
     if denoise:
         x = _denoise(target, x, levels[-1])
-    return AnnealedResult(x, positions.shape[0] * (levels.shape[0] + denoise))
+    return MCMCResult(x, positions.shape[0] * (levels.shape[0] + denoise))
 
 
 @eqx.filter_jit

@@ -10,15 +10,8 @@ from blackjax.mcmc.hmc import hmc_proposal
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
-
-
-class HMCResult(eqx.Module):
-    """Where the chains ended, the mean acceptance, and the number of gradients."""
-
-    positions: Float[Array, "n d"]
-    acceptance: Float[Array, ""]
-    evaluations: int = eqx.field(static=True)
 
 
 def hmc(
@@ -30,34 +23,36 @@ def hmc(
     step_size: float | Float[Array, ""],
     leapfrogs: int,
     adjusted: bool = True,
-) -> HMCResult:
+) -> MCMCResult:
     """`steps` steps of HMC with unit masses from each of n points.
 
     A step draws a momentum from N(0, I), follows it for `leapfrogs` leapfrog steps of
-    size `step_size`, and accepts where it arrives by Metropolis' rule. The first steps
+    size `step_size`, and accepts the end point by the Metropolis rule. The first steps
     of a longer run are those of a shorter one with the same key, and neither count is
     compiled in.
 
     Args:
-        key: random key.
-        target: a target; a minibatch target is seen through all of its data.
-        positions: where the n chains start.
-        steps: how many steps; each costs `leapfrogs` gradients per chain.
-        step_size: size of one leapfrog step.
-        leapfrogs: leapfrog steps of one step.
-        adjusted: whether there is an accept step. Without one only the score is used,
+        key: Random key.
+        target: A target; a minibatch target is seen through all of its data.
+        positions: Where the n chains start.
+        steps: How many steps; each costs `leapfrogs` gradients per chain.
+        step_size: Size of one leapfrog step.
+        leapfrogs: Leapfrog steps of one step.
+        adjusted: Whether there is an accept step. Without one only the score is used,
             and the chains keep a bias of the order of `step_size**2`.
     """
     if steps < 0 or leapfrogs < 1:
         raise UsageError(
-            "hmc takes no fewer than 0 steps of no fewer than 1 leapfrog, and steps is "
-            f"{steps}, leapfrogs is {leapfrogs}."
+            "hmc needs steps of at least 0 and leapfrogs of at least 1, but steps is "
+            f"{steps} and leapfrogs is {leapfrogs}."
         )
-    if adjusted and not target.has_density:
-        raise UsageError(
-            f"hmc's accept step needs a log density, and a {type(target).__name__} has "
-            "only a score: ask for adjusted=False."
-        )
+    if adjusted:
+        reason = target.why_no_density()
+        if reason is not None:
+            raise UsageError(
+                f"The accept step of hmc needs a log density, but {reason}; ask for "
+                "adjusted=False."
+            )
     ends, acceptance = _walk(
         key,
         target,
@@ -67,7 +62,8 @@ def hmc(
         jnp.asarray(leapfrogs, jnp.int32),
         adjusted=adjusted,
     )
-    return HMCResult(ends, acceptance, positions.shape[0] * (1 + steps * leapfrogs))
+    evaluations = positions.shape[0] * (1 + steps * leapfrogs)
+    return MCMCResult(ends, evaluations, acceptance)
 
 
 @eqx.filter_jit
@@ -78,7 +74,7 @@ def _walk(key, target, positions, steps, step_size, leapfrogs, *, adjusted):
     def log_density(x):
         if adjusted:
             return target.log_density(x)
-        # The value means nothing and is not looked at; the gradient is the score.
+        # Only the gradient is used: the score.
         return jnp.sum(jax.lax.stop_gradient(target.score(x)) * x)
 
     def always(key, log_ratio, here, there):
@@ -100,6 +96,6 @@ def _walk(key, target, positions, steps, step_size, leapfrogs, *, adjusted):
     start = jax.vmap(lambda x: blackjax.hmc.init(x, log_density))(positions)
     zero = jnp.zeros((), positions.dtype)
     states, total = jax.lax.fori_loop(0, steps, step, (start, zero))
-    # No step at all rejects nothing.
+    # Without any step nothing is rejected.
     count = jnp.maximum(steps, 1).astype(total.dtype)
     return states.position, jnp.where(steps > 0, total / count, 1)

@@ -10,14 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
-
-
-class LangevinResult(eqx.Module):
-    """Where the chains ended, and the number of scores that took."""
-
-    positions: Float[Array, "n d"]
-    evaluations: int = eqx.field(static=True)
 
 
 class SGLDResult(eqx.Module):
@@ -35,7 +29,7 @@ def langevin(
     steps: int,
     *,
     step_size: float | Float[Array, ""],
-) -> LangevinResult:
+) -> MCMCResult:
     """`steps` steps of unadjusted Langevin dynamics from each of n points.
 
     With the step size h, the score s and a standard Gaussian z, one step is
@@ -48,7 +42,7 @@ def langevin(
     size = jnp.asarray(step_size, positions.dtype)
     count = jnp.asarray(steps, jnp.int32)
     ends, _ = _walk(key, target, positions, count, size, keep=0, minibatch=False)
-    return LangevinResult(ends, positions.shape[0] * steps)
+    return MCMCResult(ends, positions.shape[0] * steps)
 
 
 def sgld(
@@ -63,13 +57,13 @@ def sgld(
     """Stochastic-gradient Langevin dynamics: a fresh minibatch at each step and chain.
 
     Args:
-        key: random key.
-        target: usually a `MinibatchTarget`; other kinds are seen as they are.
-        positions: where the n chains start.
-        steps: how many steps; each costs one score of a minibatch per chain.
-        step_size: h in `x + h s(x) + sqrt(2 h) z`, or a function of the number of steps
+        key: Random key.
+        target: Usually a `MinibatchTarget`; other kinds are seen as they are.
+        positions: Where the n chains start.
+        steps: How many steps; each costs one score of a minibatch per chain.
+        step_size: H in `x + h s(x) + sqrt(2 h) z`, or a function of the number of steps
             done (0, 1, ... as a float) that returns it.
-        keep: how many of the last points of each chain are returned, oldest first.
+        keep: How many of the last points of each chain are returned, oldest first.
     """
     if not 0 <= keep <= steps:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""MALA: the smallest exact improvement of a set of draws."""
+"""The Metropolis-adjusted Langevin algorithm (MALA), and `refine` on top of it."""
 
 from typing import Any
 
@@ -9,15 +9,26 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import UsageError
-from pushforward.mcmc.spread import spread
+from pushforward.mcmc.moments import mean_and_covariance
 from pushforward.targets.base import AbstractTarget
 
 
 class MALAResult(eqx.Module):
-    """Moved points and the share of proposals that was accepted."""
+    """Where the chains ended, and how they moved.
+
+    Attributes:
+        positions: The last point of each chain.
+        acceptance: The mean acceptance probability over all steps and chains.
+        accepted: For each chain the share of proposals that were accepted.
+        step_size: The step size of the last step.
+        evaluations: The number of log densities with gradient that were computed.
+    """
 
     positions: Float[Array, "n d"]
     acceptance: Float[Array, ""]
+    accepted: Float[Array, " n"]
+    step_size: Float[Array, ""]
+    evaluations: int = eqx.field(static=True)
 
 
 @eqx.filter_jit
@@ -28,15 +39,25 @@ def mala(
     steps: int,
     *,
     step_size: float | Float[Array, ""] | None = None,
+    covariance: Float[Array, "d d"] | None = None,
 ) -> MALAResult:
-    """`steps` steps of MALA from each of n points, in the points' own scale.
+    """`steps` steps of MALA from each of n points, in preconditioned coordinates.
 
-    Proposals are preconditioned by the points' covariance. Without `step_size` the
-    step follows the acceptance rate towards .57 over the first half of the steps and is
-    fixed from then on (after which the chain is exact).
+    With both `step_size` and `covariance` given, every step is the same reversible
+    kernel. Otherwise the kernel depends on the points themselves.
+
+    Args:
+        key: Random key.
+        target: A target with a log density.
+        positions: Where the n chains start.
+        steps: How many steps.
+        step_size: The size of a step. By default it follows the acceptance rate
+            towards .57 over the first half of the steps and is fixed from then on.
+        covariance: Preconditions the proposals. By default that of the points.
     """
     n, dim = positions.shape
-    mean, covariance = spread(positions)
+    mean, own_covariance = mean_and_covariance(positions)
+    covariance = own_covariance if covariance is None else covariance
     factor = jnp.linalg.cholesky(covariance)
     inverse = jnp.linalg.inv(factor)
 
@@ -50,7 +71,7 @@ def mala(
     size0 = jnp.asarray(size0, positions.dtype)
 
     def step(carry, i):
-        states, size = carry
+        states, size, accepted = carry
         keys = jax.random.split(jax.random.fold_in(key, i), n)
         moved, info = jax.vmap(lambda k, s: kernel(k, s, log_density, size))(
             keys, states
@@ -59,32 +80,48 @@ def mala(
         rate = jnp.mean(rates)
         adapting = (step_size is None) & (i < steps // 2)
         size = jnp.where(adapting, size * jnp.exp(rate - 0.57), size)
-        return (moved, size), rate
+        accepted = accepted + info.is_accepted.astype(accepted.dtype)
+        return (moved, size, accepted), rate
 
-    (states, _), rates = jax.lax.scan(step, (start, size0), jnp.arange(steps))
-    return MALAResult(mean[None] + states.position @ factor.T, jnp.mean(rates))
+    first = (start, size0, jnp.zeros(n, positions.dtype))
+    (states, size, accepted), rates = jax.lax.scan(step, first, jnp.arange(steps))
+    return MALAResult(
+        positions=mean[None] + states.position @ factor.T,
+        acceptance=jnp.mean(rates),
+        accepted=accepted / max(steps, 1),
+        step_size=size,
+        evaluations=n * (steps + 1),
+    )
 
 
 def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) -> Any:
-    """Buys exactness: `steps` MALA steps from each draw, in the user's own tree.
+    """Moves draws closer to the target by `steps` MALA steps from each of them.
+
+    Proposals are preconditioned by the covariance of the draws, so there must be more
+    draws than coordinates: fewer could only move within the space that they span.
 
     Args:
-        key: random key.
-        target: a target with a log density.
-        draws: draws in the user's own tree, as `Sampler.sample` returns them.
-        steps: how many steps; each costs one evaluation of the score per draw.
+        key: Random key.
+        target: A target with a log density.
+        draws: Draws in the user's own tree, as `Sampler.sample` returns them.
+        steps: How many steps; each costs one evaluation of the score per draw.
 
     Returns:
         As many draws, closer to the target.
+
+    Raises:
+        UsageError: The target has no density, or there are too few draws.
     """
-    if not target.has_density:
-        raise UsageError(
-            "refine needs a log density, and a "
-            f"{type(target).__name__} has only a score."
-        )
+    target.require_density("refine")
     if steps < 0:
         raise UsageError(f"steps must not be negative, and it is {steps}.")
     flat = target.structure.flatten_draws(draws)
+    if len(flat) <= target.dim:
+        raise UsageError(
+            f"refine takes the scale of its proposals from the draws, and "
+            f"{len(flat)} draws do not span {target.dim} coordinates; give at least "
+            f"{target.dim + 1}, better many more."
+        )
     if steps == 0:
         return draws
     moved = mala(key, target, flat, steps).positions

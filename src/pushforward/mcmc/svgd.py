@@ -10,14 +10,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
-
-
-class SVGDResult(eqx.Module):
-    """Where the particles ended, and the number of scores that took."""
-
-    positions: Float[Array, "n d"]
-    evaluations: int = eqx.field(static=True)
 
 
 class _Memory(NamedTuple):
@@ -61,7 +55,7 @@ def svgd(
     steps: int,
     *,
     step_size: float | Float[Array, ""],
-) -> SVGDResult:
+) -> MCMCResult:
     """`steps` steps of SVGD with n particles.
 
     The particle x moves along the mean over particles y of
@@ -73,19 +67,19 @@ def svgd(
     compiled in.
 
     Args:
-        key: draws the minibatches, one at each step for all particles, where the
+        key: Draws the minibatches, one at each step for all particles, where the
             target is seen through them; the rest is deterministic.
-        target: a target of any kind.
-        positions: where the n particles start.
-        steps: how many steps; each costs one score per particle.
-        step_size: the size of a step of `adagrad_with_memory`.
+        target: A target of any kind.
+        positions: Where the n particles start.
+        steps: How many steps; each costs one score per particle.
+        step_size: The size of a step of `adagrad_with_memory`.
     """
     if steps < 0:
         raise UsageError(f"steps must not be negative, and it is {steps}.")
     size = jnp.asarray(step_size, positions.dtype)
     count = jnp.asarray(steps, jnp.int32)
     ends = _descend(key, target, positions, count, size)
-    return SVGDResult(ends, positions.shape[0] * steps)
+    return MCMCResult(ends, positions.shape[0] * steps)
 
 
 @eqx.filter_jit
@@ -96,8 +90,9 @@ def _descend(key, target, positions, steps, step_size):
 
     def bandwidth(x):
         gaps = x[:, None, :] - x[None, :, :]
+        # Pairs of a particle with itself count, as in their code.
         # BlackJAX's kernel is exp(-|y - x|^2 / length_scale).
-        return _median(jnp.sum(gaps**2, axis=-1).ravel()) / jnp.log(n + 1.0)
+        return jnp.median(jnp.sum(gaps**2, axis=-1)) / jnp.log(n + 1.0)
 
     def step(i, state):
         # BlackJAX's own rule has another constant and writes into a shared dictionary.
@@ -109,31 +104,3 @@ def _descend(key, target, positions, steps, step_size):
     one = {"length_scale": jnp.ones((), positions.dtype)}
     state = stein.init(positions, one, rule)
     return jax.lax.fori_loop(0, steps, step, state).particles
-
-
-def _median(values: Float[Array, " m"]) -> Float[Array, ""]:
-    """The median of numbers that are not negative, without sorting them.
-
-    Such numbers are in the order of their bits read as integers, so that halving an
-    interval of integers finds one exactly, by counting: on a CPU sorting n^2 distances
-    would take most of the time of a step.
-    """
-    width = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
-    bits = jax.lax.bitcast_convert_type(values, width)
-    half = (values.shape[0] + 1) // 2
-
-    def halve(_, interval):
-        low, high = interval
-        middle = low + (high - low) // 2
-        enough = jnp.sum(bits <= middle) >= half
-        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
-
-    first = jnp.zeros((), width), jnp.max(bits)
-    rounds = jnp.finfo(values.dtype).bits
-    lower, _ = jax.lax.fori_loop(0, rounds, halve, first)
-    # Of an even number of values two are in the middle; they may be equal.
-    beyond = jnp.min(jnp.where(bits > lower, bits, jnp.max(bits)))
-    alone = (values.shape[0] % 2 == 1) | (jnp.sum(bits <= lower) > half)
-    upper = jnp.where(alone, lower, beyond)
-    pair = jax.lax.bitcast_convert_type(jnp.stack([lower, upper]), values.dtype)
-    return jnp.mean(pair)

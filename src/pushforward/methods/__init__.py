@@ -1,31 +1,29 @@
-"""Training methods, one a file, all behind one protocol."""
+"""Ways to train a sampler: networks, objectives and optimisers, put together.
 
-from pushforward.methods.base import AbstractMethod, AbstractTask
-from pushforward.methods.critic import SteinCritic
-from pushforward.methods.dft import DFT
-from pushforward.methods.fisher import Fisher
-from pushforward.methods.flow import Flow
-from pushforward.methods.gaussian import Gaussian
-from pushforward.methods.images import for_images
-from pushforward.methods.kl import KL
-from pushforward.methods.ksd import KSD
-from pushforward.methods.recipe import Recipe
-from pushforward.methods.steingan import SteinGAN
-from pushforward.methods.transport import Transport
+`DFT()`, `KL()` and the other names are short constructors. Any method can be put
+together by hand: `score_based` and `single_network` take an objective of one's own.
+"""
 
-# What `fit --method` and a run directory's config call them.
-REGISTRY: dict[str, type[AbstractMethod]] = {
-    "recipe": Recipe,
-    "transport": Transport,
-    "dft": DFT,
-    "kl": KL,
-    "fisher": Fisher,
-    "critic": SteinCritic,
-    "ksd": KSD,
-    "steingan": SteinGAN,
-    "flow": Flow,
-    "gaussian": Gaussian,
-}
+from pushforward.methods.alternating import Alternating
+from pushforward.methods.base import AbstractMethod, AbstractState, AbstractTask
+from pushforward.methods.default import default
+from pushforward.methods.named import (
+    DFT,
+    KL,
+    KSD,
+    REGISTRY,
+    Fisher,
+    Flow,
+    Gaussian,
+    SteinCritic,
+    SteinGAN,
+    Transport,
+    score_based,
+    single_network,
+)
+from pushforward.methods.optimisers import Adam, Optax
+from pushforward.methods.single import SingleNetwork
+from pushforward.methods.training import SecondTraining, TrainConfig
 
 __all__ = [
     "DFT",
@@ -33,13 +31,21 @@ __all__ = [
     "KSD",
     "REGISTRY",
     "AbstractMethod",
+    "AbstractState",
     "AbstractTask",
+    "Adam",
+    "Alternating",
     "Fisher",
     "Flow",
     "Gaussian",
-    "Recipe",
+    "Optax",
+    "SecondTraining",
+    "SingleNetwork",
     "SteinCritic",
     "SteinGAN",
+    "TrainConfig",
     "Transport",
-    "for_images",
+    "default",
+    "score_based",
+    "single_network",
 ]

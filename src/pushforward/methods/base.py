@@ -2,64 +2,62 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+import types
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
+from pushforward.mcmc.initialise import Initialisation
+from pushforward.methods.clock import Clock
+from pushforward.methods.training import TrainConfig
+from pushforward.networks import AbstractBatchNetwork, AbstractNetwork, at_rest
+from pushforward.networks.own import OwnNetwork
+from pushforward.networks.specs import AbstractNetworkSpec, Start
+from pushforward.objectives.base import Info
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
-# A number or a name, or None for "choose for me". `resolve` leaves no None, so to the
-# type checker they are what they will be.
-AUTO: Any = None
-if TYPE_CHECKING:
-    AutoInt: TypeAlias = int
-    AutoFloat: TypeAlias = float
-    AutoStr: TypeAlias = str
-else:
-    AutoInt, AutoFloat, AutoStr = int | None, float | None, str | None
-
-# A flat mapping of scalars: what the progress bar shows and metrics.jsonl holds.
-Info = dict[str, Float[Array, ""]]
 State = Any
 
 
 class AbstractTask(eqx.Module):
     """Something that is learnt step by step: what the engine runs.
 
-    Fields are plain numbers, names or None; None means "choose for me", and `resolve`
-    does so from the data and the device, once.
+    What is left to us (None) is chosen by `resolve`, once, from the target or the data,
+    never from the device.
     """
 
-    steps: eqx.AbstractVar[AutoInt]
-    batch_size: eqx.AbstractVar[AutoInt]
+    # What it is called in the config and the history of a run.
+    name: eqx.AbstractVar[str]
 
     @property
     @abc.abstractmethod
-    def evaluations(self) -> int:
-        """How often one step evaluates the target (or looks at a datum)."""
-
-    @property
-    def minibatches(self) -> int:
-        """On how many minibatches each evaluation is, where the target has them.
-
-        A loss that multiplies two scores needs two, or it has the variance of one on
-        top.
-        """
-        return 1
+    def steps(self) -> int:
+        """How many steps are made, unless `fit` is given another number."""
 
     @abc.abstractmethod
-    def resolve(self, target: Any, platform: str) -> "AbstractTask":
-        """The same task with every None filled in."""
+    def resolve(self, target: Any) -> "AbstractTask":
+        """The same task, with all that depends on the target filled in."""
 
-    @abc.abstractmethod
+    def with_sizes(
+        self, *, steps: int | None = None, batch_size: int | None = None
+    ) -> "AbstractTask":
+        """A copy with another number of steps, or points a step."""
+        sizes = {"steps": steps, "batch_size": batch_size}
+        return replace(self, **{k: v for k, v in sizes.items() if v is not None})
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and its numbers, as they stand in a run's config."""
+        return {"name": self.name, **describe(self)}
+
     def stages(self) -> tuple["AbstractTask", ...]:
         """The tasks to run one after another; most are a single stage, themselves."""
+        return (self,)
 
     @abc.abstractmethod
     def init(
@@ -99,19 +97,61 @@ class AbstractTask(eqx.Module):
         return jnp.zeros((), bool)
 
 
+class AbstractState(eqx.Module):
+    """What the state of every method holds, for `fit` and for a stage after it."""
+
+    network: eqx.AbstractVar[AbstractNetwork]
+    averaged: eqx.AbstractVar[AbstractNetwork]
+    initialisation: eqx.AbstractVar[Initialisation]
+    clock: eqx.AbstractVar["Clock"]
+
+
 class AbstractMethod(AbstractTask):
     """A way to train a sampler: a task whose data are a target.
 
-    The field `look` of its state holds the first look at it (`whitening.Look`).
+    Its state is an `AbstractState`.
     """
 
+    network: eqx.AbstractVar[AbstractNetworkSpec]
+    training: eqx.AbstractVar[TrainConfig]
+
+    @property
+    def steps(self) -> int:
+        return self.training.steps
+
+    @property
+    def batch_size(self) -> int:
+        """How many points a step draws."""
+        return self.training.batch_size
+
+    def with_sizes(
+        self, *, steps: int | None = None, batch_size: int | None = None
+    ) -> "AbstractMethod":
+        sizes = {"steps": steps, "batch_size": batch_size}
+        given = {k: v for k, v in sizes.items() if v is not None}
+        training = dataclasses.replace(self.training, **given)
+        return dataclasses.replace(self, training=training)
+
+    def __repr__(self) -> str:
+        return summary(self)
+
+    @property
     @abc.abstractmethod
-    def resolve(self, target: AbstractTarget, platform: str) -> "AbstractMethod":
-        """The same method with every None filled in."""
+    def evaluations(self) -> int:
+        """How often one step evaluates the target."""
+
+    @property
+    def minibatches(self) -> int:
+        """On how many minibatches each evaluation is, where the target has them.
+
+        A loss that multiplies two scores needs two, or it has the variance of one on
+        top.
+        """
+        return 1
 
     @abc.abstractmethod
-    def stages(self) -> tuple["AbstractMethod", ...]:
-        """The methods to run one after another."""
+    def resolve(self, target: AbstractTarget) -> "AbstractMethod":
+        """The same method, with all that depends on the target filled in."""
 
     @abc.abstractmethod
     def sampler(self, target: AbstractTarget, state: State) -> Sampler:
@@ -121,35 +161,47 @@ class AbstractMethod(AbstractTask):
         return self.sampler(target, state)
 
 
-class Clock(eqx.Module):
-    """Where training stands: the step, and how many are planned."""
+def start_of(
+    method: AbstractMethod,
+    keys: Sequence[PRNGKeyArray],
+    target: AbstractTarget,
+    previous: AbstractState | None,
+    noise_scale: float,
+    spare_key: PRNGKeyArray,
+) -> tuple[Initialisation, AbstractNetwork]:
+    """The coordinates in which training starts, and the sampler network.
 
-    step: Int[Array, ""]
-    horizon: Int[Array, ""]
+    Those of the stage before, where there is one.
 
-    @staticmethod
-    def start(horizon: Int[Array, ""]) -> "Clock":
-        """Before the first step."""
-        return Clock(jnp.zeros((), jnp.int32), jnp.asarray(horizon, jnp.int32))
+    Args:
+        method: what is trained.
+        keys: for the initialisation, and for the network.
+        target: what to sample from.
+        previous: the last state of the stage before.
+        noise_scale: the noise that is part of the sampler's draws.
+        spare_key: for networks that draw twice.
+    """
+    if previous is not None:
+        return previous.initialisation, previous.averaged
+    found = method.training.initialise(keys[0], target)
+    view = found.precondition(target)
+    start = Start(view, found.particles, noise_scale, spare_key)
+    return found, method.network.sampler(keys[1], start)
 
-    def tick(self) -> "Clock":
-        """After one more step."""
-        return Clock(self.step + 1, self.horizon)
 
-    def extend(self, horizon: int) -> "Clock":
-        """The same step of a longer plan."""
-        return Clock(self.step, jnp.asarray(horizon, jnp.int32))
-
-    def warmup_cosine(self, warmup: float = 0.05, floor: float = 0.01):
-        """A factor that rises from 0 to 1 and falls to `floor` along a cosine.
-
-        The rise matters: Adam amplifies noise where training starts at an optimum.
-        """
-        step, horizon = (n.astype(jnp.float32) for n in (self.step, self.horizon))
-        done = jnp.minimum(step / jnp.maximum(horizon, 1.0), 1.0)
-        rise = jnp.minimum((step + 1) / (warmup * horizon + 1), 1.0)
-        fall = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * done))
-        return rise * fall
+def sampler_of(
+    state: AbstractState, target: AbstractTarget, noise_scale: float
+) -> Sampler:
+    """The sampler with a state's averaged network."""
+    network, found = state.averaged, state.initialisation
+    if isinstance(network, AbstractBatchNetwork):
+        # The running statistics of the weights that were averaged are not theirs.
+        shape = (16, 256, network.in_size)
+        z = jax.random.normal(jax.random.key(0), shape, NETWORK_DTYPE)
+        network = at_rest(network, z)
+    own: Any = network.module if isinstance(network, OwnNetwork) else network
+    noise = noise_scale or None
+    return Sampler(own, found.preconditioner, target.structure, noise)
 
 
 def extend(state: State, steps: int) -> State:
@@ -161,56 +213,63 @@ def extend(state: State, steps: int) -> State:
     )
 
 
-class Adam(NamedTuple):
-    """Adam with gradient clipping, its learning rate given at every step.
-
-    The rate is an argument, so that runs of any length compile to the same program.
-    """
-
-    learning_rate: float
-    b1: float = 0.9
-    b2: float = 0.99
-    clip: float = 1.0
-
-    @property
-    def transform(self) -> optax.GradientTransformation:
-        """The update without its learning rate."""
-        return optax.chain(
-            optax.clip_by_global_norm(self.clip),
-            optax.scale_by_adam(b1=self.b1, b2=self.b2),
-        )
-
-    def init(self, model: Any) -> Any:
-        """The optimiser's state for a network."""
-        return self.transform.init(eqx.filter(model, eqx.is_inexact_array))
-
-    def update(self, gradient: Any, state: Any, model: Any, factor: Array):
-        """One update of `model` at `factor` times the learning rate."""
-        # optax mixes integers and floats, which a program in strict mode refuses.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = self.transform.update(gradient, state)
-        rate = -self.learning_rate * factor
-        updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
-        return eqx.apply_updates(model, updates), state
+Task = TypeVar("Task", bound=AbstractTask)
 
 
-def average(old: Any, new: Any, clock: Clock, decay: float = 0.999) -> Any:
-    """An exponential moving average of weights, with a shorter memory at the start."""
-    step = clock.step.astype(NETWORK_DTYPE)
-    kept = jnp.minimum(decay, (1 + step) / (10 + step))
-    # Every leaf of a network is a weight in the networks' precision.
-    return jax.tree.map(lambda a, b: kept * a + (1 - kept) * b, old, new)
-
-
-Method = TypeVar("Method", bound=AbstractTask)
-
-
-def replace(method: Method, **changes: Any) -> Method:
+def replace(task: Task, **changes: Any) -> Task:
     """A copy with some fields replaced."""
-    return dataclasses.replace(method, **changes)
+    return dataclasses.replace(task, **changes)
 
 
-def fill_in(method: Method, defaults: dict[str, Any]) -> Method:
-    """A copy whose None fields are taken from `defaults`."""
-    missing = {k: v for k, v in defaults.items() if getattr(method, k) is None}
-    return replace(method, **missing)
+def describe(part: Any) -> Any:
+    """A part of a method as plain JSON: modules by kind and fields.
+
+    What is the caller's own (a function, a network, a transformation of optax) is
+    described by its name alone.
+    """
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    # A transformation of optax is a named tuple.
+    if type(part) in (tuple, list):
+        return [describe(each) for each in part]
+    if _is_own(part):
+        return {"own": _name(part)}
+    fields = {f.name: describe(getattr(part, f.name)) for f in dataclasses.fields(part)}
+    return {"kind": type(part).__name__, **fields}
+
+
+def summary(method: AbstractMethod) -> str:
+    """A method in a few lines: its parts, each with what is not as usual."""
+    lines = [f"{type(method).__name__} {method.name!r}:"]
+    for field in dataclasses.fields(method):
+        if field.name != "name":
+            lines.append(f"  {field.name}: {_brief(getattr(method, field.name))}")
+    return "\n".join(lines)
+
+
+def _brief(part: Any) -> str:
+    """A part by its kind and those of its fields that differ from their defaults."""
+    # A transformation of optax is a named tuple.
+    if part is None or type(part) in (bool, int, float, str, tuple, list):
+        return repr(part)
+    if _is_own(part):
+        return _name(part)
+    shown = []
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.default is dataclasses.MISSING or value != field.default:
+            shown.append(f"{field.name}={_brief(value)}")
+    return f"{type(part).__name__}({', '.join(shown)})"
+
+
+def _is_own(part: Any) -> bool:
+    """Whether it is the caller's own: a function, a network, a module with arrays."""
+    if not isinstance(part, eqx.Module) or isinstance(part, AbstractNetwork):
+        return True
+    ours = type(part).__module__.split(".")[0] == __name__.split(".")[0]
+    return not ours and any(map(eqx.is_array, jax.tree.leaves(part)))
+
+
+def _name(part: Any) -> str:
+    named = part if isinstance(part, type | types.FunctionType) else type(part)
+    return f"{named.__module__}.{named.__qualname__}"

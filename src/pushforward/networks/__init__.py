@@ -8,6 +8,7 @@ from pushforward.networks.base import (
     AbstractBatchNetwork,
     AbstractDensityNetwork,
     AbstractNetwork,
+    AbstractStoredNetwork,
     at_rest,
     build,
     computing_in,
@@ -17,30 +18,66 @@ from pushforward.networks.base import (
 from pushforward.networks.classifier import WideResNet
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.energy import EnergyResNet
-from pushforward.networks.flow import FlowMap
 from pushforward.networks.generator import Generator
 from pushforward.networks.mixture import MixtureMap
 from pushforward.networks.mlp import MLP, AffineMap, ResidualMap, ScoreMLP
+from pushforward.networks.specs import (
+    AbstractNetworkSpec,
+    Start,
+    affine,
+    coupling,
+    mixture,
+    mlp,
+    residual,
+)
+from pushforward.networks.spline import SplineMap
 from pushforward.networks.unet import UNet
 
+# What a file can name.
+KINDS: dict[str, type[AbstractNetwork]] = {
+    kind.__name__: kind
+    for kind in (
+        MLP,
+        AffineMap,
+        CouplingMap,
+        EnergyResNet,
+        Generator,
+        MixtureMap,
+        ResidualMap,
+        ScoreMLP,
+        SplineMap,
+        UNet,
+        WideResNet,
+    )
+}
+
 __all__ = [
+    "KINDS",
     "MLP",
     "AbstractBatchNetwork",
     "AbstractDensityNetwork",
     "AbstractNetwork",
+    "AbstractNetworkSpec",
+    "AbstractStoredNetwork",
     "AffineMap",
     "CouplingMap",
     "EnergyResNet",
-    "FlowMap",
     "Generator",
     "MixtureMap",
     "ResidualMap",
     "ScoreMLP",
+    "SplineMap",
+    "Start",
     "UNet",
     "WideResNet",
+    "affine",
     "at_rest",
     "build",
     "computing_in",
+    "coupling",
     "describe",
+    "mixture",
+    "mlp",
+    "residual",
     "with_statistics",
 ]

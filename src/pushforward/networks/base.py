@@ -29,19 +29,53 @@ class AbstractNetwork(eqx.Module):
         """The network at one point."""
 
 
+class AbstractStoredNetwork(AbstractNetwork):
+    """A network whose arrays have names of their own in a file.
+
+    Fields may be renamed, and these names stay.
+    """
+
+    @abc.abstractmethod
+    def arrays(self) -> dict[str, Any]:
+        """Every array of the network, by its name in a file."""
+
+
 class AbstractDensityNetwork(AbstractNetwork):
     """A network that knows the density of its draws `x = g(z)`, `z ~ N(0, I)`."""
 
     @property
-    def is_injective(self) -> bool:
-        """Whether no two points go to one: else what it says is no density."""
-        return True
+    @abc.abstractmethod
+    def has_density(self) -> bool:
+        """Whether it is invertible: a map that may fold has no such density."""
 
     @abc.abstractmethod
     def with_log_density(
         self, z: Float[Array, " i"]
     ) -> tuple[Float[Array, " o"], Float[Array, ""]]:
         """The network at one latent point, and the log density of its draws there."""
+
+    @abc.abstractmethod
+    def log_density(self, x: Float[Array, " o"]) -> Float[Array, ""]:
+        """The log density of its draws at any point, by the inverse."""
+
+    @property
+    @abc.abstractmethod
+    def strata(self) -> int:
+        """How many components its base has: 1, unless it is a mixture."""
+
+    @abc.abstractmethod
+    def log_weights(self) -> Float[Array, " k"]:
+        """The log weights of the components, up to a constant."""
+
+    @abc.abstractmethod
+    def push_latents(
+        self, z: Float[Array, "k n d"]
+    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        """Draws from `n` latent points of each component, with log density and score.
+
+        Both are those of all components together. In derivatives only the draws move;
+        log densities and scores are constants.
+        """
 
 
 def normal_log_density(z: Float[Array, " i"]) -> Float[Array, ""]:
@@ -109,8 +143,18 @@ def computing_in(network: AbstractNetwork, compute: str) -> AbstractNetwork:
     return jax.tree.unflatten(jax.tree.structure(other), jax.tree.leaves(network))
 
 
-def describe(network: AbstractNetwork) -> dict[str, Any]:
-    """The network's kind and constructor arguments, as plain names and numbers."""
+def _kinds() -> dict[str, type[AbstractNetwork]]:
+    return importlib.import_module("pushforward.networks").KINDS
+
+
+def describe(network: Any) -> dict[str, Any]:
+    """The network's kind and constructor arguments, as plain names and numbers.
+
+    Of a class that is not of this package, only its name.
+    """
+    cls = type(network)
+    if _kinds().get(cls.__name__) is not cls:
+        return {"class": f"{cls.__module__}.{cls.__qualname__}"}
     arguments = inspect.signature(type(network).__init__).parameters
     stored = {
         field.name: getattr(network, field.name)
@@ -127,14 +171,12 @@ def build(description: Any, key: PRNGKeyArray | None = None):
     """
     arguments = dict(description) if isinstance(description, dict) else {}
     kind = arguments.pop("kind", None)
-    networks = importlib.import_module("pushforward.networks")
-    cls: Any = getattr(networks, str(kind), None)
-    if not (inspect.isclass(cls) and issubclass(cls, AbstractNetwork)):
+    make: Any = _kinds().get(kind) if isinstance(kind, str) else None
+    if make is None:
         raise FileError(
             f"The file holds a network of the kind {kind!r}, which this version of "
             "pushforward does not have; update pushforward or save the sampler again."
         )
-    make: Any = cls
     try:
         if key is not None:
             return make(**arguments, key=key)

@@ -1,11 +1,12 @@
 """Coupling layers in any number of dimensions: a log-determinant for the asking.
 
-The default sampler is made of them, so they need no package that is optional, and
-their halves differ from layer to layer, which flowjax's do not (`networks.flow`).
+The default sampler is made of them. Their halves differ from layer to layer, so that
+every two coordinates can be bent by each other.
 """
 
 import itertools
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -15,11 +16,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import UsageError
-from pushforward.networks.base import AbstractNetwork
+from pushforward.networks.base import (
+    AbstractDensityNetwork,
+    AbstractStoredNetwork,
+    normal_log_density,
+)
 from pushforward.networks.mlp import ACTIVATIONS, refuse_unknown
 
+Halves = Literal["mixed", "alternating"]
 
-class CouplingMap(AbstractNetwork):
+
+class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
     """`layers` affine coupling layers, each with halves of its own.
 
     A layer keeps the coordinates that its mask `m` has and maps the others to
@@ -28,8 +35,10 @@ class CouplingMap(AbstractNetwork):
 
     with `(t, b)` a multi-layer perceptron that starts near 0 and |t| softly bounded by
     `log_bound`: training starts at the identity. Its Jacobian is triangular, with
-    `log |det| = sum t` over the coordinates that are changed. Masks come in pairs, a
-    half and the other half.
+    `log |det| = sum t` over the coordinates that are changed, and its inverse is
+    `x = (y - b) exp(-t)`, since `m y = m x`. Masks come in pairs, a half and the other
+    half: "mixed", different ones until every two coordinates have been parted, or
+    "alternating", the first coordinates and the last.
     """
 
     # Weight and bias of each layer of the perceptrons, the coupling layers stacked: one
@@ -42,6 +51,7 @@ class CouplingMap(AbstractNetwork):
     depth: int = eqx.field(static=True)
     activation: str = eqx.field(static=True)
     log_bound: float = eqx.field(static=True)
+    halves: Halves = eqx.field(static=True)
 
     def __init__(
         self,
@@ -51,21 +61,37 @@ class CouplingMap(AbstractNetwork):
         depth: int,
         activation: str = "silu",
         log_bound: float = 2.0,
+        halves: Halves = "mixed",
         *,
         key: PRNGKeyArray,
     ):
         """A map of `in_size` coordinates, at least two."""
         refuse_line(in_size)
         refuse_unknown(activation)
+        if halves not in ("mixed", "alternating"):
+            raise UsageError(
+                f"halves must be 'mixed' or 'alternating', not {halves!r}."
+            )
         self.in_size = self.out_size = in_size
         self.layers, self.width, self.depth = layers, width, depth
-        self.activation, self.log_bound = activation, log_bound
+        self.activation, self.log_bound, self.halves = activation, log_bound, halves
         sizes = [in_size, *[width] * depth, 2 * in_size]
         self.weights = stacked_weights(key, sizes, layers)
+
+    def arrays(self) -> dict[str, Any]:
+        """Weight and bias of each layer of the perceptrons."""
+        return {f"weights.{i}": a for i, a in enumerate(self.weights)}
+
+    @property
+    def has_density(self) -> bool:
+        """Coupling layers are invertible, whatever their weights."""
+        return True
 
     @property
     def masks(self) -> Float[np.ndarray, "layers d"]:
         """Which coordinates each layer keeps: the same for every seed."""
+        if self.halves == "alternating":
+            return _alternating_masks(self.in_size, self.layers)
         return _masks(self.in_size, self.layers)
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -84,6 +110,31 @@ class CouplingMap(AbstractNetwork):
 
         start = x, jnp.zeros((), x.dtype)
         return jax.lax.scan(layer, start, self._layers(x.dtype))[0]
+
+    def inverse_with_log_det(
+        self, y: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The point that the map takes to `y`, and `log |det|` of the map there."""
+
+        def layer(carry, this):
+            y, log_det = carry
+            t, b = self._bend(y, *this)
+            return ((y - b) * jnp.exp(-t), log_det + jnp.sum(t)), None
+
+        start = y, jnp.zeros((), y.dtype)
+        return jax.lax.scan(layer, start, self._layers(y.dtype), reverse=True)[0]
+
+    def with_log_density(
+        self, z: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """The map at one latent point, and the log density of its draws there."""
+        x, log_det = self.with_log_det(z)
+        return x, normal_log_density(z) - log_det
+
+    def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density at `x` of draws whose latent points are standard normal."""
+        z, log_det = self.inverse_with_log_det(x)
+        return normal_log_density(z) - log_det
 
     def push(
         self, x: Float[Array, " d"], log_p: Float[Array, ""], score: Float[Array, " d"]
@@ -112,6 +163,22 @@ class CouplingMap(AbstractNetwork):
 
         start = x, log_p, score
         return jax.lax.scan(layer, start, self._layers(x.dtype))[0]
+
+    @property
+    def strata(self) -> int:
+        return 1
+
+    def log_weights(self) -> Float[Array, " k"]:
+        return jnp.zeros(1, NETWORK_DTYPE)
+
+    def push_latents(
+        self, z: Float[Array, "k n d"]
+    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        def one(z):
+            at = jax.lax.stop_gradient(z)
+            return self.push(z, normal_log_density(at), -at)
+
+        return jax.vmap(jax.vmap(one))(z)
 
     def _layers(self, dtype):
         return jnp.asarray(self.masks, dtype), self.weights
@@ -144,6 +211,15 @@ def _masks(dim: int, layers: int) -> Float[np.ndarray, "layers d"]:
             places = generator.permutation(dim)
         masks[i] = (places * 2 ** (digit + 1) // dim) % 2 == 0
         masks[i + 1 : i + 2] = 1 - masks[i]
+    return masks
+
+
+def _alternating_masks(dim: int, layers: int) -> Float[np.ndarray, "layers d"]:
+    """The first coordinates and the last in turn, the first being kept last but one."""
+    masks = np.zeros((layers, dim), np.float32)
+    for i in range(layers):
+        kept = slice(dim // 2) if (layers - i) % 2 == 0 else slice(dim - dim // 2, dim)
+        masks[i, kept] = 1
     return masks
 
 

@@ -4,22 +4,31 @@ A continuous map of one Gaussian has to tear it apart to reach two modes or a ri
 mixture as the base already has the pieces; the map bends them into shape.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
-from pushforward.networks.base import AbstractDensityNetwork, pick
+from pushforward.errors import UsageError
+from pushforward.networks.base import (
+    AbstractDensityNetwork,
+    AbstractStoredNetwork,
+    pick,
+)
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mlp import ResidualMap
+from pushforward.networks.spline import SplineMap
 
 
-class MixtureMap(AbstractDensityNetwork):
+class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
     """`x = g(m_c + L_c z)`, the component `c` picked by one extra latent number.
 
     The base `b = m_c + L_c z` is a Gaussian mixture with weights softmax(`logits`); `g`
-    is a `ResidualMap`, or with `layers` a `CouplingMap` of so many. As long as `g` is
+    is a `CouplingMap` of `layers` layers, or without layers a `SplineMap` of `bins`
+    bins for each coordinate, or without bins too a `ResidualMap`. As long as `g` is
     injective, with J its Jacobian,
 
         log p(g(b)) = log sum_k w_k N(b; m_k, L_k L_k') - log |det J(b)|.
@@ -28,13 +37,14 @@ class MixtureMap(AbstractDensityNetwork):
     logits: Float[Array, " k"]
     means: Float[Array, "k d"]
     factors: Float[Array, "k d d"]
-    map: ResidualMap | CouplingMap
+    map: ResidualMap | CouplingMap | SplineMap
     in_size: int = eqx.field(static=True)
     out_size: int = eqx.field(static=True)
     width: int = eqx.field(static=True)
     depth: int = eqx.field(static=True)
     components: int = eqx.field(static=True)
     layers: int = eqx.field(static=True)
+    bins: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -43,6 +53,7 @@ class MixtureMap(AbstractDensityNetwork):
         depth: int,
         components: int,
         layers: int = 0,
+        bins: int = 0,
         *,
         key: PRNGKeyArray,
     ):
@@ -53,11 +64,19 @@ class MixtureMap(AbstractDensityNetwork):
         self.factors = jnp.tile(jnp.eye(dim, dtype=NETWORK_DTYPE), (components, 1, 1))
         if layers:
             self.map = CouplingMap(dim, layers, width, depth, key=key)
+        elif bins:
+            self.map = SplineMap(dim, bins)
         else:
             self.map = ResidualMap(dim, dim, width, depth, key=key)
         self.in_size, self.out_size = in_size, dim
         self.width, self.depth = width, depth
-        self.components, self.layers = components, layers
+        self.components, self.layers, self.bins = components, layers, bins
+
+    def arrays(self) -> dict[str, Any]:
+        """The base's arrays, and those of the map after `map.`."""
+        inner = {f"map.{name}": a for name, a in self.map.arrays().items()}
+        own = {"logits": self.logits, "means": self.means, "factors": self.factors}
+        return {**own, **inner}
 
     def component(self, u: Float[Array, ""]) -> Int[Array, ""]:
         """The component that the latent number `u` ~ N(0, 1) picks."""
@@ -90,9 +109,9 @@ class MixtureMap(AbstractDensityNetwork):
         return jax.nn.logsumexp(jax.nn.log_softmax(self.logits) + normal) + constant
 
     @property
-    def is_injective(self) -> bool:
-        """Coupling layers are, whatever their weights; a residual map may fold."""
-        return isinstance(self.map, CouplingMap)
+    def has_density(self) -> bool:
+        """Unless the map is a residual one, which may fold."""
+        return not isinstance(self.map, ResidualMap)
 
     def with_log_density(
         self, z: Float[Array, " i"]
@@ -102,16 +121,35 @@ class MixtureMap(AbstractDensityNetwork):
         x, log_det = self.map.with_log_det(b)
         return x, self.base_log_density(b, self.inverse_factors()) - log_det
 
-    def push(
-        self, c: Int[Array, ""], z: Float[Array, " d"], inverses: Float[Array, "k d d"]
-    ) -> tuple[Float[Array, " d"], Float[Array, ""], Float[Array, " d"]]:
-        """The point of component `c` at the latent `z`, with log p and its score.
+    def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density of its draws at any point."""
+        if isinstance(self.map, ResidualMap):
+            raise UsageError(
+                "A mixture map with a residual map (layers=0) has no inverse in closed "
+                "form, so its density at a given point is not known; use coupling "
+                "layers, or bins."
+            )
+        b, log_det = self.map.inverse_with_log_det(x)
+        return self.base_log_density(b, self.inverse_factors()) - log_det
 
-        In derivatives only the point moves; log p and its score are constants.
-        """
-        b = self.base(c, z)
-        still, at = jax.lax.stop_gradient((self, b))
-        log_p, score = jax.value_and_grad(still.base_log_density)(
-            at, jax.lax.stop_gradient(inverses)
-        )
-        return self.map.push(b, log_p, score)
+    @property
+    def strata(self) -> int:
+        return self.components
+
+    def log_weights(self) -> Float[Array, " k"]:
+        return self.logits
+
+    def push_latents(
+        self, z: Float[Array, "k n d"]
+    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        # Once for all points.
+        inverses = jax.lax.stop_gradient(self.inverse_factors())
+        still = jax.lax.stop_gradient(self)
+
+        def one(c, z):
+            b = self.base(c, z)
+            at = jax.lax.stop_gradient(b)
+            log_p, score = jax.value_and_grad(still.base_log_density)(at, inverses)
+            return self.map.push(b, log_p, score)
+
+        return jax.vmap(jax.vmap(one, (None, 0)))(jnp.arange(self.components), z)

@@ -6,6 +6,7 @@ map is the identity and the score is that of N(0, I), and training learns what i
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import UsageError
 from pushforward.networks.base import (
     AbstractDensityNetwork,
-    AbstractNetwork,
+    AbstractStoredNetwork,
     normal_log_density,
 )
 
@@ -38,7 +39,7 @@ def refuse_unknown(activation: str) -> None:
         )
 
 
-class MLP(AbstractNetwork):
+class MLP(AbstractStoredNetwork):
     """`depth` hidden layers of `width` units."""
 
     layers: tuple[eqx.nn.Linear, ...]
@@ -75,6 +76,17 @@ class MLP(AbstractNetwork):
         self.width, self.depth = width, depth
         self.activation, self.final_scale = activation, final_scale
 
+    def arrays(self) -> dict[str, Any]:
+        """Weight and bias of each layer."""
+        named = {}
+        for i, layer in enumerate(self.layers):
+            assert layer.bias is not None
+            named |= {
+                f"layers.{i}.weight": layer.weight,
+                f"layers.{i}.bias": layer.bias,
+            }
+        return named
+
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
         """The network at one point."""
         for layer in self.layers[:-1]:
@@ -99,7 +111,7 @@ def _redraw(key: PRNGKeyArray, layers: list[eqx.nn.Linear]) -> list[eqx.nn.Linea
     return jax.tree.unflatten(treedef, values)
 
 
-class ResidualMap(AbstractNetwork):
+class ResidualMap(AbstractStoredNetwork):
     """`g(z) = scale * z * exp(a(z)) + b(z)`, with `(a, b)` an MLP that starts near 0.
 
     The factor `exp(a)` lets one network serve widths that differ by orders of
@@ -138,6 +150,10 @@ class ResidualMap(AbstractNetwork):
         self.width, self.depth, self.activation = width, depth, activation
         self.scale, self.log_bound = scale, log_bound
 
+    def arrays(self) -> dict[str, Any]:
+        """Those of its MLP."""
+        return {f"mlp.{name}": a for name, a in self.mlp.arrays().items()}
+
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
         """The map at one point."""
         a, b = jnp.split(self.mlp(x), 2)
@@ -169,7 +185,7 @@ def log_det_jacobian(map: Callable, x: Float[Array, " d"]) -> Float[Array, ""]:
     return jnp.linalg.slogdet(jax.jacfwd(map)(x))[1]
 
 
-class ScoreMLP(AbstractNetwork):
+class ScoreMLP(AbstractStoredNetwork):
     """`s(u) = -u + r(u)`: the score of N(0, I) and what is left.
 
     With `conditional` it takes the noise level too, `-u / (1 + sigma^2) + r / sigma`:
@@ -202,6 +218,10 @@ class ScoreMLP(AbstractNetwork):
         self.width, self.depth, self.activation = width, depth, activation
         self.conditional = conditional
 
+    def arrays(self) -> dict[str, Any]:
+        """Those of its MLP."""
+        return {f"mlp.{name}": a for name, a in self.mlp.arrays().items()}
+
     def __call__(
         self, x: Float[Array, " i"], sigma: Float[Array, ""] | None = None
     ) -> Float[Array, " i"]:
@@ -213,7 +233,7 @@ class ScoreMLP(AbstractNetwork):
         return -x / (1 + sigma**2) + self.mlp(inputs) / sigma
 
 
-class AffineMap(AbstractDensityNetwork):
+class AffineMap(AbstractDensityNetwork, AbstractStoredNetwork):
     """`x = m + L z` with a lower-triangular `L`, whose diagonal is kept positive."""
 
     mean: Float[Array, " d"]
@@ -226,6 +246,15 @@ class AffineMap(AbstractDensityNetwork):
         self.mean = jnp.zeros(in_size, NETWORK_DTYPE)
         self.lower = jnp.zeros((in_size, in_size), NETWORK_DTYPE)
         self.in_size = self.out_size = in_size
+
+    def arrays(self) -> dict[str, Any]:
+        """The mean, and the matrix as it is stored."""
+        return {"mean": self.mean, "lower": self.lower}
+
+    @property
+    def has_density(self) -> bool:
+        """The diagonal of `L` is positive."""
+        return True
 
     @property
     def factor(self) -> Float[Array, "d d"]:
@@ -245,3 +274,27 @@ class AffineMap(AbstractDensityNetwork):
     ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
         """The map at one point, and the log density of its draws there."""
         return self(z), normal_log_density(z) - self.log_det()
+
+    def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density at `x` of draws whose latent points are standard normal."""
+        z = jax.scipy.linalg.solve_triangular(self.factor, x - self.mean, lower=True)
+        return normal_log_density(z) - self.log_det()
+
+    @property
+    def strata(self) -> int:
+        return 1
+
+    def log_weights(self) -> Float[Array, " k"]:
+        return jnp.zeros(1, NETWORK_DTYPE)
+
+    def push_latents(
+        self, z: Float[Array, "k n d"]
+    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        lower, log_det = jax.lax.stop_gradient((self.factor, self.log_det()))
+
+        def one(z):
+            # The score of N(m, L L') at m + L z.
+            score = -jax.scipy.linalg.solve_triangular(lower, z, trans="T", lower=True)
+            return self(z), normal_log_density(z) - log_det, score
+
+        return jax.vmap(jax.vmap(one))(z)

@@ -1,23 +1,28 @@
 """Pictures of draws beside exact or reference draws."""
 
 import io
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from pushforward import _files
-from pushforward._draws import column_names
-from pushforward.experiments.results import Results
+from pushforward.draws import column_names
+from pushforward.errors import MissingDependencyError
 from pushforward.targets.base import AbstractTarget
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+except ImportError as error:
+    raise MissingDependencyError(
+        "Plots need matplotlib: pip install 'pushforward[plots]'"
+    ) from error
 
 # Dots in a panel: more only make it black. Marginals in a figure: more cannot be read.
 MAX_DOTS, MAX_MARGINALS = 5000, 12
@@ -65,25 +70,6 @@ def draws_figure(
     return path
 
 
-def draw_figures(
-    results: Results,
-    folder: Path,
-    makers: Mapping[str, Callable[[Results], Figure | None]],
-) -> list[Path]:
-    """Draws the figures, by name of file, for which the results have something."""
-    drawn = []
-    for name, make in makers.items():
-        figure = make(results)
-        if figure is None:
-            continue
-        picture = io.BytesIO()
-        # No date or version inside: the same results give the same file.
-        figure.savefig(picture, format="png", dpi=110, metadata={"Software": None})
-        _files.write_bytes(folder / name, picture.getvalue())
-        drawn.append(folder / name)
-    return drawn
-
-
 def _plane(target: AbstractTarget, draws: Any, reference: Any, label: str) -> Figure:
     flatten = target.structure.flatten_draws
     ours, theirs = np.asarray(flatten(draws)), np.asarray(flatten(reference))
@@ -91,7 +77,7 @@ def _plane(target: AbstractTarget, draws: Any, reference: Any, label: str) -> Fi
     figure = Figure(figsize=(9, 5.7), layout="compressed")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     contours = density_contours(target, theirs, limits)
-    free = any(leaf.constraint.kind != "real" for leaf in target.structure.leaves)
+    free = not target.structure.is_linear
     names = [f"{name} (unconstrained)" if free else name for name in target.names]
     handles = []
     for panel, points, colour, what in (
@@ -145,11 +131,11 @@ def density_contours(
     limits: list[tuple[float, float]],
 ):
     """Grid, log density on it, and the levels; None where there is no density."""
-    if not target.has_density:
+    if target.why_no_density() is not None:
         return None
     x, y = (np.linspace(low, high, 200) for low, high in limits)
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    log_density = jax.jit(jax.vmap(target.log_density))
+    log_density = jax.jit(lambda points: target.map(target.log_density, points))
     # The reference says at which level a share of the distribution lies inside.
     inside = log_density(jnp.asarray(reference[:MAX_DOTS], float))
     levels = np.unique(np.quantile(np.asarray(inside), [1 - s for s in SHARES]))

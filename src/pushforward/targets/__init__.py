@@ -8,15 +8,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pushforward.targets import constraints
     from pushforward.targets.base import (
         AbstractTarget,
-        MinibatchTarget,
         NoiseConditionalTarget,
         ScoreTarget,
         Target,
     )
     from pushforward.targets.catalogue import get, names
     from pushforward.targets.constraints import constrained
+    from pushforward.targets.minibatch import MinibatchTarget
 
 __all__ = [
     "AbstractTarget",
@@ -25,13 +26,14 @@ __all__ = [
     "ScoreTarget",
     "Target",
     "constrained",
+    "constraints",
     "get",
     "names",
 ]
 
 _HOME = {
     "AbstractTarget": "base",
-    "MinibatchTarget": "base",
+    "MinibatchTarget": "minibatch",
     "NoiseConditionalTarget": "base",
     "ScoreTarget": "base",
     "Target": "base",
@@ -42,6 +44,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "constraints":
+        return importlib.import_module(f"{__name__}.constraints")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

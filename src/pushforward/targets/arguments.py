@@ -1,4 +1,4 @@
-"""What callers hand over in place of what was meant, and the sentence they get."""
+"""Validation of the two arguments that most functions share: a key and a target."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pushforward.targets.base import AbstractTarget
 
 
 def as_key(key: Any) -> Key[Array, "..."]:
-    """A random key; one of the old style (`jax.random.PRNGKey`) is made a new one."""
+    """A typed random key, also from an old-style one (`jax.random.PRNGKey`)."""
     if isinstance(key, jax.Array):
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             return key
@@ -24,10 +24,10 @@ def as_key(key: Any) -> Key[Array, "..."]:
 
 
 def as_target(target: Any) -> AbstractTarget:
-    """A target, or a sentence that says how to make one."""
+    """The target, or a `UsageError` that says how to make one."""
     if isinstance(target, AbstractTarget):
         return target
     hint = "use pushforward.Target, or one of the built-in pushforward.targets"
     if callable(target):
         hint = "wrap the function: pushforward.Target(log_density, dim=2)"
-    raise UsageError(f"A {type(target).__name__} is no target; {hint}.")
+    raise UsageError(f"Expected a Target, got {type(target).__name__}; {hint}.")

@@ -1,42 +1,114 @@
-"""What to sample from: the kinds of target.
+"""What to sample from: the contract of a target, and the kinds without data.
 
 Every kind answers one internal call, `score(x, *, key=None, sigma=None)`, for one
-unconstrained point `x`. Targets are pytrees: their data are arguments of the compiled
-programs that use them, not constants inside.
+unconstrained point `x`, and says by its own methods what else it can do. Targets are
+pytrees: their data are arguments of the compiled programs that use them, not constants
+inside.
 """
 
 import abc
-from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.targets.constraints import Constraint
 from pushforward.targets.structure import Structure
+
+# One constraint for a bare array, or one for each parameter that has one, by name.
+Constraints = str | Constraint | Mapping[str, str | Constraint]
+
+# Terms of sums over data that `AbstractTarget.map` may hold at once.
+_MAX_TERMS = 2**22
+
+
+@dataclasses.dataclass(frozen=True)
+class Knowledge:
+    """What a kind of target knows; `AbstractTarget` turns it into answers.
+
+    Attributes:
+        no_density: why there is no log density, as a clause; None where there is one.
+        no_values: why the log density cannot be had at every draw of a training, as a
+            clause; None where it can.
+        noise_range: the lowest and the highest noise level at which the score is known;
+            (0, 0) for a score without noise.
+        num_terms: how many terms one evaluation sums: the observations, or 1.
+        through_minibatches: whether `score` with a key is that of a random minibatch.
+    """
+
+    no_density: str | None = None
+    no_values: str | None = None
+    noise_range: tuple[float, float] = (0.0, 0.0)
+    num_terms: int = 1
+    through_minibatches: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class UserFunction:
+    """A function that a target was made of, for the examination.
+
+    Attributes:
+        name: the name of the argument it was given as.
+        given: the function itself.
+        call: a call of it at one unconstrained point.
+        returns: the tree of shapes that it must return.
+        part: what it adds to the log density; None for a score.
+        terms: the terms of `part`, where that is a sum over data.
+        data: these data.
+    """
+
+    name: str
+    given: Callable[..., Any]
+    call: Callable[[Float[Array, " d"]], Any]
+    returns: Any
+    part: Callable[[Float[Array, " d"]], Float[Array, ""]] | None = None
+    terms: Callable[[Float[Array, " d"]], Float[Array, " n"]] | None = None
+    data: Any = None
+
+
+class VarianceReduction(eqx.Module):
+    """What makes the minibatches of a posterior less noisy; each part may be missing.
+
+    Attributes:
+        centre: where the control variate is centred.
+        centre_score: the score of all data there.
+        sampling_table: by which observations are drawn (see `sampling_table`).
+    """
+
+    centre: Float[Array, " d"] | None = None
+    centre_score: Float[Array, " d"] | None = None
+    sampling_table: Int[Array, " n"] | None = None
 
 
 class AbstractTarget(eqx.Module):
-    """A distribution on R^d known through its score, and perhaps its log density."""
+    """A distribution on R^d known through its score, and perhaps its log density.
+
+    What differs from kind to kind is asked of the target, never found out from its
+    class: whether there is a density (`why_no_density`, `require_density`), values at
+    every draw (`why_no_values`, `value_and_score`), noise levels (`noise_range`,
+    `require_noise_levels`, `require_no_noise`), minibatches (`minibatch`,
+    `evaluation_cost`) and data (`num_terms`, `subsample`, `map`). A wrapper answers for
+    the target that it wraps.
+    """
 
     structure: eqx.AbstractVar[Structure]
-    exact: eqx.AbstractVar[Callable[..., Any] | None]
-    has_density: eqx.AbstractVar[bool]
-    is_stochastic: eqx.AbstractVar[bool]
-    # The noise levels at which the score is known, where it depends on one.
-    sigma_range: eqx.AbstractVar[tuple[float, float] | None]
+    sample_fn: eqx.AbstractVar[Callable[..., Any] | None]
 
     @property
-    def has_values(self) -> bool:
-        """Whether log q itself is known at a point, and not only through its score."""
-        return self.has_density and not self.is_stochastic
+    @abc.abstractmethod
+    def kind(self) -> "type[AbstractTarget]":
+        """The class of this target, or of the one that it wraps."""
 
     @property
-    def is_noise_conditional(self) -> bool:
-        """Whether the score depends on a noise level."""
-        return self.sigma_range is not None
+    @abc.abstractmethod
+    def knowledge(self) -> Knowledge:
+        """What this target knows; other modules ask the methods below."""
 
     @property
     def dim(self) -> int:
@@ -72,18 +144,169 @@ class AbstractTarget(eqx.Module):
         with jax.default_matmul_precision("highest"):
             return self._log_density(x)
 
+    def value_and_score(
+        self, x: Float[Array, " d"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+        """A number whose gradient is the score, and the score.
+
+        The number is the log density where it can be had at every draw, and elsewhere
+        `score . x`, of which only the gradient at a fixed score means anything.
+
+        Args:
+            x: one unconstrained point.
+            key: draws the minibatch, where the target is seen through one.
+        """
+        if self.why_no_values() is None:
+            return jax.value_and_grad(self.log_density)(x)
+        score = self.score(x, key=key)
+        return jnp.sum(score * x), score
+
+    def surrogate(
+        self, x: Float[Array, " d"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, ""]:
+        """The number of `value_and_score`, to be differentiated once: `ds/dx = score`.
+
+        Args:
+            x: one unconstrained point.
+            key: draws the minibatch, where the target is seen through one.
+        """
+        if self.why_no_values() is None:
+            return self.log_density(x)
+        here = jax.lax.stop_gradient(x)
+        score = jax.lax.stop_gradient(self.score(here, key=key))
+        return jnp.sum(score * x)
+
+    def why_no_density(self) -> str | None:
+        """None where `log_density` answers; elsewhere the reason, as a clause."""
+        return self.knowledge.no_density
+
+    def why_no_values(self) -> str | None:
+        """None where the log density can be had at every draw; elsewhere the reason.
+
+        A posterior that is seen through minibatches has a density, but each of its
+        values is a pass over all data.
+        """
+        return self.knowledge.no_density or self.knowledge.no_values
+
+    def require_density(self, who: str) -> None:
+        """Raises a `UsageError` where there is no log density; `who` needs one."""
+        if (reason := self.why_no_density()) is not None:
+            raise UsageError(f"{who} needs a log density, but {reason}.")
+
+    def require_values(self, who: str) -> None:
+        """Raises a `UsageError` where `why_no_values` has a reason."""
+        if (reason := self.why_no_values()) is not None:
+            raise UsageError(
+                f"{who} needs the log density at every draw, but {reason}."
+            )
+
+    @property
+    def noise_range(self) -> tuple[float, float]:
+        """The lowest and the highest noise level at which the score is known.
+
+        It is (0, 0) for the score of the distribution itself. Otherwise the score at
+        level sigma is that of the distribution with N(0, sigma^2 I) added.
+        """
+        return self.knowledge.noise_range
+
+    def has_noise_levels(self) -> bool:
+        """Whether the score depends on a noise level: `noise_range` is not (0, 0)."""
+        return self.noise_range[1] > 0
+
+    def require_noise_levels(self, who: str) -> tuple[float, float]:
+        """`noise_range`, or a `UsageError` where the score does not depend on noise."""
+        if not self.has_noise_levels():
+            raise UsageError(
+                f"{who} needs a score that depends on the noise level, but a "
+                f"{self.kind.__name__} has none; use a NoiseConditionalTarget."
+            )
+        return self.noise_range
+
+    def require_no_noise(self, who: str) -> None:
+        """Raises a `UsageError` where the score is known only with noise added."""
+        if self.has_noise_levels():
+            raise UsageError(
+                f"{who} adds no noise to its draws, but the score of a "
+                f"{self.kind.__name__} is known only with noise added; use the method "
+                "DFT, KL or Fisher."
+            )
+
+    @property
+    def num_terms(self) -> int:
+        """How many terms one evaluation sums: the number of observations, or 1."""
+        return self.knowledge.num_terms
+
+    def evaluation_cost(self, minibatches: int = 1) -> int:
+        """How many evaluations it takes to see `minibatches` independent scores.
+
+        One where the score is not random, as one evaluation then serves for all.
+        """
+        return minibatches if self.knowledge.through_minibatches else 1
+
+    def map(
+        self, function: Callable[[Float[Array, " d"]], Any], points: Float[Array, "n d"]
+    ) -> Any:
+        """`function`, which evaluates this target once, at each of the points.
+
+        It is `jax.vmap(function)(points)`, in blocks where the target sums over so many
+        data that all points at once would not fit into memory.
+        """
+        block = max(1, _MAX_TERMS // self.num_terms)
+        if block >= points.shape[0]:
+            return jax.vmap(function)(points)
+        return jax.lax.map(function, points, batch_size=block)
+
+    @property
+    def known_modes(self) -> Float[Array, "k d"] | None:
+        """The modes, in unconstrained coordinates, where they are known."""
+        return None
+
+    @property
+    def can_sample(self) -> bool:
+        """Whether there are exact draws."""
+        return self.sample_fn is not None
+
     def sample(self, key: PRNGKeyArray, n: int) -> Any:
         """Exact draws, in the user's own tree."""
-        if self.exact is None:
+        if self.sample_fn is None:
             raise UsageError(
                 "This target has no exact sampler; give it one as sample=, or compare "
                 "with a reference."
             )
-        return self.exact(key, n)
+        return self.sample_fn(key, n)
 
     def sample_flat(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
         """Exact draws as an array of unconstrained coordinates."""
         return self.structure.flatten_draws(self.sample(key, n))
+
+    def __repr__(self) -> str:
+        # Of the fields alone, which transformations may have emptied.
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        facts = [f"{k}={_word(v)}" for k, v in values.items() if _word(v)]
+        return f"{type(self).__name__} of {self.structure}\n  {', '.join(facts)}"
+
+    @abc.abstractmethod
+    def minibatch(self, key: PRNGKeyArray) -> "AbstractTarget":
+        """The deterministic target of one random minibatch.
+
+        Its score is an unbiased estimate of this target's. A target that is not seen
+        through minibatches returns itself, so that two calls return the same object.
+        """
+
+    @abc.abstractmethod
+    def subsample(self, n: int) -> "AbstractTarget":
+        """This target with at most `n` of its observations, where it has more."""
+
+    @abc.abstractmethod
+    def reduce_variance(self, found: VarianceReduction | None) -> "AbstractTarget":
+        """This target with less noisy minibatches, where it is seen through them.
+
+        What is missing in `found` stays as the user gave it.
+        """
+
+    @abc.abstractmethod
+    def user_functions(self) -> tuple[UserFunction, ...]:
+        """The functions that the target is made of, in the order of its parts."""
 
     @abc.abstractmethod
     def _score(self, x, key, sigma) -> Float[Array, " d"]:
@@ -97,13 +320,10 @@ class AbstractTarget(eqx.Module):
 class Target(AbstractTarget):
     """A density given by its un-normalised log."""
 
-    function: Callable[[Any], Float[Array, ""]]
-    exact: Callable[..., Any] | None
+    log_density_fn: Callable[[Any], Float[Array, ""]]
+    sample_fn: Callable[..., Any] | None
     modes: Float[Array, "k d"] | None
     structure: Structure = eqx.field(static=True)
-    has_density: ClassVar[bool] = True
-    is_stochastic: ClassVar[bool] = False
-    sigma_range: ClassVar[tuple[float, float] | None] = None
 
     def __init__(
         self,
@@ -111,35 +331,75 @@ class Target(AbstractTarget):
         dim: int | None = None,
         *,
         example: Any = None,
+        constraints: Constraints | None = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
         modes: Float[Array, "k d"] | None = None,
-        structure: Structure | None = None,
     ):
         """A target from a log density.
 
+        The log-Jacobian of each constraint is added here, and draws come back
+        constrained.
+
         Args:
             log_density: a JAX function of one point (a vector, or a tree like
-                `example`) that returns a scalar. It need not be normalised.
-            dim: the number of coordinates, where the point is a vector.
+                `example`, with the constraints met) that returns a scalar. It need not
+                be normalised.
+            dim: the length of the point, where it is a vector.
             example: a tree with the shapes of the parameters, instead of `dim`.
+            constraints: a constraint for each parameter that has one, by its name;
+                names in nested trees are joined with dots ("group.tau"). For a point
+                that is one array, a single constraint on all of it.
             names: a name for each coordinate, where `dim` is given.
-            sample: `sample(key, n)`, where exact draws exist.
+            sample: `sample(key, n)`, where exact draws exist, which are constrained.
             modes: the modes, where they are known.
-            structure: made by `constrained`; not for direct use.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> gamma = Target(
+            ...     lambda p: jnp.log(p["rate"]) - p["rate"],
+            ...     example={"rate": 1.0},
+            ...     constraints={"rate": "positive"},
+            ... )
+            >>> float(gamma.log_density(jnp.zeros(1)))
+            -1.0
         """
-        if not callable(log_density):
-            raise UsageError(
-                "log_density must be a function of one point, but it is a "
-                f"{type(log_density).__name__}."
-            )
-        self.function = log_density
-        self.exact = sample
+        self.log_density_fn = as_function("log_density", log_density)
+        self.sample_fn = sample
         self.modes = modes
-        self.structure = structure or _structure(dim, example, names)
+        self.structure = make_structure(dim, example, names, constraints)
+
+    @property
+    def kind(self) -> type[AbstractTarget]:
+        return Target
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return Knowledge()
+
+    @property
+    def known_modes(self):
+        return self.modes
+
+    def minibatch(self, key: PRNGKeyArray) -> "Target":
+        return self
+
+    def subsample(self, n: int) -> "Target":
+        return self
+
+    def reduce_variance(self, found: VarianceReduction | None) -> "Target":
+        return self
+
+    def user_functions(self) -> tuple[UserFunction, ...]:
+        given = self.log_density_fn
+
+        def call(x):
+            return given(self.structure.unflatten(x))
+
+        return (UserFunction("log_density", given, call, SCALAR, self._log_density),)
 
     def _log_density(self, x):
-        value = self.function(self.structure.unflatten(x))
+        value = self.log_density_fn(self.structure.unflatten(x))
         return value + self.structure.log_det(x)
 
     def _score(self, x, key, sigma):
@@ -149,181 +409,78 @@ class Target(AbstractTarget):
 class ScoreTarget(AbstractTarget):
     """A score without a density."""
 
-    function: Callable[[Any], Any]
-    exact: Callable[..., Any] | None
+    score_fn: Callable[[Any], Any]
+    sample_fn: Callable[..., Any] | None
     structure: Structure = eqx.field(static=True)
-    has_density: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
-    sigma_range: ClassVar[tuple[float, float] | None] = None
 
     def __init__(
         self,
         score: Callable[[Any], Any],
         dim: int | None = None,
         *,
-        names: tuple[str, ...] | None = None,
-        sample: Callable[..., Any] | None = None,
-    ):
-        """A target from `score(x)`, a function from a vector to a vector."""
-        self.function = score
-        self.exact = sample
-        self.structure = _structure(dim, None, names)
-
-    def _score(self, x, key, sigma):
-        return self.function(x)
-
-    def _log_density(self, x):
-        _refuse_density(self)
-
-
-class MinibatchTarget(AbstractTarget):
-    """A posterior whose likelihood is a sum over data, seen through minibatches.
-
-    The score of a minibatch B of the N data is unbiased. With a centre `m` (see
-    `centred_at`) it has the control variate of SVRG,
-    `full_score(m) + N/B sum_i w_i (score_i(x) - score_i(m))`, small where it matters.
-
-    Observations are picked alike, or (see `picking`) those that matter more often:
-    with probability `p_i`, and weight `w_i = 1 / (N p_i)`. A row that is alone in what
-    it tells would otherwise be in few minibatches, and count N/B-fold there.
-    """
-
-    log_prior: Callable[[Any], Float[Array, ""]]
-    log_likelihood: Callable[[Any, Any], Float[Array, ""]]
-    data: Any
-    exact: Callable[..., Any] | None
-    centre: Float[Array, " d"] | None
-    centre_score: Float[Array, " d"] | None
-    # Cumulative whole numbers: i is picked where a draw falls below `picks[i]` first.
-    picks: Int[Array, " n"] | None
-    structure: Structure = eqx.field(static=True)
-    batch_size: int = eqx.field(static=True)
-    has_density: ClassVar[bool] = True
-    is_stochastic: ClassVar[bool] = True
-    sigma_range: ClassVar[tuple[float, float] | None] = None
-
-    def __init__(
-        self,
-        log_prior: Callable[[Any], Float[Array, ""]],
-        log_likelihood: Callable[[Any, Any], Float[Array, ""]],
-        data: Any,
-        dim: int | None = None,
-        *,
         example: Any = None,
+        constraints: Constraints | None = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
-        batch_size: int = 500,
     ):
-        """A posterior from a prior and the log likelihood of one observation.
+        """A target from a score, the gradient of a log density that is not known.
+
+        Under constraints it is the gradient with respect to the constrained parameters:
+        the chain rule is applied and the gradient of the log-Jacobian is added here.
 
         Args:
-            log_prior: log prior of the parameters.
-            log_likelihood: `log_likelihood(parameters, datum)` of one observation.
-            data: a tree of arrays whose leading axis runs over the observations.
-            dim: the number of coordinates, where the parameters are a vector.
+            score: a JAX function of one point that returns the gradient there, a vector
+                or a tree like `example`.
+            dim: the length of the point, where it is a vector.
             example: a tree with the shapes of the parameters, instead of `dim`.
-            names: a name for each coordinate.
-            sample: `sample(key, n)`, where exact draws exist.
-            batch_size: how many observations one evaluation of the score looks at.
+            constraints: as for `Target`.
+            names: a name for each coordinate, where `dim` is given.
+            sample: `sample(key, n)`, where exact draws exist, which are constrained.
         """
-        lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
-        if len(lengths) != 1 or () in lengths:
-            raise UsageError(
-                "data must be arrays with one common leading axis, the observations; "
-                f"their leading axes are {sorted(lengths)}."
-            )
-        (size,) = lengths.pop()
-        if size < 1 or batch_size < 1:
-            raise UsageError(
-                f"A minibatch needs observations, but there are {size} of them and "
-                f"batch_size is {batch_size}."
-            )
-        self.log_prior, self.log_likelihood = log_prior, log_likelihood
-        self.data = jax.tree.map(jnp.asarray, data)
-        self.exact = sample
-        self.centre = self.centre_score = self.picks = None
-        self.structure = _structure(dim, example, names)
-        self.batch_size = min(int(batch_size), size)
+        self.score_fn = as_function("score", score)
+        self.sample_fn = sample
+        self.structure = make_structure(dim, example, names, constraints)
 
     @property
-    def size(self) -> int:
-        """The number of observations."""
-        return jax.tree.leaves(self.data)[0].shape[0]
+    def kind(self) -> type[AbstractTarget]:
+        return ScoreTarget
 
-    def _prior(self, x):
-        return self.log_prior(self.structure.unflatten(x)) + self.structure.log_det(x)
+    @property
+    def knowledge(self) -> Knowledge:
+        return Knowledge(no_density="a ScoreTarget has only a score")
 
-    def _likelihood(self, x, data, weights=None):
-        parameters = self.structure.unflatten(x)
-        terms = jax.vmap(lambda d: self.log_likelihood(parameters, d))(data)
-        if weights is not None:
-            terms = terms * weights.astype(terms.dtype)
-        return jnp.sum(terms)
+    def minibatch(self, key: PRNGKeyArray) -> "ScoreTarget":
+        return self
 
-    def _log_density(self, x):
-        return self._prior(x) + self._likelihood(x, self.data)
+    def subsample(self, n: int) -> "ScoreTarget":
+        return self
 
-    def _pick(self, key):
-        """The numbers of the observations in a minibatch, and their weights."""
-        # With replacement: independent, and free of a permutation of all N. In 32-bit,
-        # so that a key picks the same observations whatever the program's precision.
-        shape = (self.batch_size,)
-        if self.picks is None:
-            return jax.random.randint(key, shape, 0, self.size, jnp.int32), None
-        # In whole numbers: a sum of N floats would blur the smallest probabilities.
-        draws = jax.random.randint(key, shape, 0, self.picks[-1], jnp.int32)
-        chosen = jnp.searchsorted(self.picks, draws, side="right")
-        before = jnp.where(chosen > 0, self.picks[chosen - 1], 0)
-        share = (self.picks[chosen] - before) / self.picks[-1]
-        return chosen, 1 / (self.size * share)
+    def reduce_variance(self, found: VarianceReduction | None) -> "ScoreTarget":
+        return self
+
+    def user_functions(self) -> tuple[UserFunction, ...]:
+        given = self.score_fn
+
+        def call(x):
+            return given(self.structure.unflatten(x))
+
+        return (UserFunction("score", given, call, self.structure.shapes()),)
 
     def _score(self, x, key, sigma):
-        if key is None:
-            return jax.grad(self._log_density)(x)
-        chosen, weights = self._pick(key)
-        batch = jax.tree.map(lambda a: a[chosen], self.data)
-        factor = self.size / self.batch_size
-        likelihood = jax.grad(self._likelihood)
-        if self.centre is None or self.centre_score is None:
-            return jax.grad(self._prior)(x) + factor * likelihood(x, batch, weights)
-        prior = jax.grad(self._prior)(x) - jax.grad(self._prior)(self.centre)
-        difference = likelihood(x, batch, weights) - likelihood(
-            self.centre, batch, weights
-        )
-        return self.centre_score + prior + factor * difference
+        score = self.score_fn(self.structure.unflatten(x))
+        return self.structure.pull_back(score, x)
 
-    def picking(self, importance: Float[Array, " n"]) -> "MinibatchTarget":
-        """This target with observations picked by their importance.
-
-        Half of the picks are alike for all, which bounds every weight by 2; the other
-        half are in proportion to `importance`, a number of at least 0 for each.
-        """
-        return eqx.tree_at(
-            lambda t: t.picks,
-            self,
-            picks(importance),
-            is_leaf=lambda leaf: leaf is None,
-        )
-
-    def centred_at(self, centre: Float[Array, " d"]) -> "MinibatchTarget":
-        """This target with a control variate at `centre`: one pass over the data."""
-        return eqx.tree_at(
-            lambda t: (t.centre, t.centre_score),
-            self,
-            (centre, self.score(centre)),
-            is_leaf=lambda leaf: leaf is None,
-        )
+    def _log_density(self, x):
+        raise no_density(self)
 
 
 class NoiseConditionalTarget(AbstractTarget):
     """A score that depends on the noise level: that of `q * N(0, sigma^2)`."""
 
-    function: Callable[[Any, Any], Any]
-    exact: Callable[..., Any] | None
+    score_fn: Callable[[Any, Any], Any]
+    sample_fn: Callable[..., Any] | None
     structure: Structure = eqx.field(static=True)
     sigma_range: tuple[float, float] = eqx.field(static=True)
-    has_density: ClassVar[bool] = False
-    is_stochastic: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -331,55 +488,144 @@ class NoiseConditionalTarget(AbstractTarget):
         dim: int | None = None,
         *,
         sigma_range: tuple[float, float],
+        example: Any = None,
+        constraints: Constraints | None = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
     ):
-        """A target from `score(x, sigma)`, trusted for sigma in `sigma_range`."""
+        """A target from `score(x, sigma)`, trusted for sigma in `sigma_range`.
+
+        Args:
+            score: a JAX function of one point and a noise level that returns the
+                gradient of the smoothed log density, a vector or a tree like `example`.
+            dim: the length of the point, where it is a vector.
+            sigma_range: the lowest and the highest noise level.
+            example: a tree with the shapes of the parameters, instead of `dim`.
+            constraints: refused, unless each is "real": noise added to a constrained
+                parameter is another noise in unconstrained coordinates.
+            names: a name for each coordinate, where `dim` is given.
+            sample: `sample(key, n)`, where exact draws (without noise) exist.
+        """
         low, high = map(float, sigma_range)
         if not 0 < low <= high:
             raise UsageError(
                 f"sigma_range must be two positive numbers in order, not {sigma_range}."
             )
-        self.function = score
-        self.exact = sample
-        self.structure = _structure(dim, None, names)
+        self.score_fn = as_function("score", score)
+        self.sample_fn = sample
+        self.structure = make_structure(dim, example, names, constraints)
         self.sigma_range = (low, high)
+        for leaf in self.structure.leaves:
+            if not leaf.constraint.is_linear:
+                where = f" on {leaf.name!r}" if leaf.name else ""
+                raise UsageError(
+                    f"A NoiseConditionalTarget cannot have the constraint "
+                    f"'{leaf.constraint}'{where}: Gaussian noise on a constrained "
+                    "parameter is not Gaussian in unconstrained coordinates. Transform "
+                    "the parameter first, and give the score of the smoothed density "
+                    "of the unconstrained one."
+                )
+
+    @property
+    def kind(self) -> type[AbstractTarget]:
+        return NoiseConditionalTarget
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return Knowledge(
+            no_density="a NoiseConditionalTarget has only a score for each noise level",
+            noise_range=self.sigma_range,
+        )
+
+    def minibatch(self, key: PRNGKeyArray) -> "NoiseConditionalTarget":
+        return self
+
+    def subsample(self, n: int) -> "NoiseConditionalTarget":
+        return self
+
+    def reduce_variance(
+        self, found: VarianceReduction | None
+    ) -> "NoiseConditionalTarget":
+        return self
+
+    def user_functions(self) -> tuple[UserFunction, ...]:
+        given, lowest = self.score_fn, jnp.asarray(self.sigma_range[0], float)
+
+        def call(x):
+            return given(self.structure.unflatten(x), lowest)
+
+        return (UserFunction("score", given, call, self.structure.shapes()),)
 
     def _score(self, x, key, sigma):
         level = self.sigma_range[0] if sigma is None else sigma
-        return self.function(x, jnp.asarray(level, x.dtype))
+        level = jnp.asarray(level, x.dtype)
+        score = self.score_fn(self.structure.unflatten(x), level)
+        return self.structure.pull_back(score, x)
 
     def _log_density(self, x):
-        _refuse_density(self)
+        raise no_density(self)
 
 
-def picks(importance: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Cumulative whole numbers by which observations are picked: see `picking`."""
-    n = importance.shape[0]
-    # So that their sum stays below 2^31 and each is at least one.
-    total = 2.0**30 - n
-    mean = jnp.mean(importance)
-    relative = jnp.where(mean > 0, importance / jnp.where(mean > 0, mean, 1.0), 1.0)
-    shares = (0.5 + 0.5 * relative) / n
-    return jnp.cumsum(jnp.ceil(total * shares).astype(jnp.int32), dtype=jnp.int32)
+# What a log density must return.
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
 
 
-def _refuse_density(target: AbstractTarget) -> NoReturn:
-    raise UsageError(
-        f"A {type(target).__name__} has a score but no log density, which this needs."
-    )
+def no_density(target: AbstractTarget) -> UsageError:
+    """For a call of `log_density` where there is none."""
+    reason = target.why_no_density() or "there is none"
+    return UsageError(f"This needs a log density, but {reason}.")
 
 
-def _structure(dim: int | None, example: Any, names: tuple[str, ...] | None):
+def as_function(name: str, given: Any) -> Callable[..., Any]:
+    """What was given as the argument `name`, which must be a function."""
+    if not callable(given):
+        raise UsageError(
+            f"{name} must be a function of one point, but it is a "
+            f"{type(given).__name__}."
+        )
+    return given
+
+
+def _word(value: Any) -> str:
+    """A field in one line; nothing for what a line cannot show."""
+    if isinstance(value, AbstractTarget):
+        return str(value).splitlines()[0]
+    if isinstance(value, int | float) or (
+        isinstance(value, tuple) and all(isinstance(v, float) for v in value)
+    ):
+        return str(value)
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(value)}
+    is_data = isinstance(value, dict | list | tuple | jax.Array) and len(rows) == 1
+    return f"{rows.pop()[0]:,} rows" if is_data and () not in rows else ""
+
+
+def view_functions(target: AbstractTarget) -> tuple[UserFunction, ...]:
+    """The log density or the score of a wrapper as a whole."""
+    if target.why_no_density() is None:
+        density = target.log_density
+        return (UserFunction("log_density", density, density, SCALAR, density),)
+    shapes = target.structure.shapes()
+    return (UserFunction("score", target.score, target.score, shapes),)
+
+
+def make_structure(
+    dim: int | None,
+    example: Any,
+    names: tuple[str, ...] | None,
+    constraints: Constraints | None,
+) -> Structure:
+    """The structure of the parameters, from the arguments that every kind takes."""
     if (dim is None) == (example is None):
         raise UsageError(
             "Say the shape of the parameters once: either dim= (a vector) or example= "
             "(a tree of arrays)."
         )
     if dim is not None:
-        return Structure.vector(dim, names)
+        return Structure.vector(dim, names, constraints)
     if names is not None:
         raise UsageError(
             "names= goes with dim=; a tree's own keys name its coordinates."
         )
-    return Structure.of(example)
+    return Structure.of(example, constraints)

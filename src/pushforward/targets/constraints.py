@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from pushforward.errors import UsageError
 
@@ -27,6 +27,8 @@ class Bijection:
     forward: Callable[..., Array]
     inverse: Callable[..., Array]
     log_det: Callable[..., Array]
+    # Which of the numbers are inside; a vector that is one point may give one answer.
+    inside: Callable[..., Array]
     # How many coordinates of the last axis the unconstrained point lacks.
     lost: int = 0
 
@@ -60,53 +62,71 @@ def _strictly(x: Array, low: float = -math.inf, high: float = math.inf) -> Array
     )
 
 
+def _in_simplex(x: Array) -> Array:
+    # Rounding of many numbers adds up; what is further off was not meant as a simplex.
+    total = jnp.sum(x, axis=-1, keepdims=True)
+    return (x > 0) & (jnp.abs(total - 1) < 1e-3)
+
+
 def _sigmoid_log_det(u: Array) -> Array:
     return -jax.nn.softplus(u) - jax.nn.softplus(-u)
 
 
 KINDS: dict[str, Bijection] = {
-    "real": Bijection(0, lambda u: u, lambda x: x, lambda u: jnp.zeros_like(u)),
-    "positive": Bijection(0, jnp.exp, jnp.log, lambda u: u),
+    "real": Bijection(0, lambda u: u, lambda x: x, jnp.zeros_like, jnp.isfinite),
+    "positive": Bijection(0, jnp.exp, jnp.log, lambda u: u, lambda x: x > 0),
     "greater_than": Bijection(
         1,
         lambda u, a: _strictly(a + jnp.exp(u), low=a),
         lambda x, a: jnp.log(x - a),
         lambda u, a: u,
+        lambda x, a: x > a,
     ),
     "less_than": Bijection(
         1,
         lambda u, b: _strictly(b - jnp.exp(u), high=b),
         lambda x, b: jnp.log(b - x),
         lambda u, b: u,
+        lambda x, b: x < b,
     ),
     "unit_interval": Bijection(
         0,
         lambda u: _strictly(jax.nn.sigmoid(u), 0.0, 1.0),
         lambda x: jnp.log(x) - jnp.log1p(-x),
         _sigmoid_log_det,
+        lambda x: (x > 0) & (x < 1),
     ),
     "interval": Bijection(
         2,
         lambda u, a, b: _strictly(a + (b - a) * jax.nn.sigmoid(u), a, b),
         lambda x, a, b: jnp.log(x - a) - jnp.log(b - x),
         lambda u, a, b: _sigmoid_log_det(u) + math.log(b - a),
+        lambda x, a, b: (x > a) & (x < b),
     ),
-    "ordered": Bijection(0, _ordered, _unordered, lambda u: u[..., 1:]),
-    # Additive log-ratio; the determinant of its Jacobian is the product of all x.
+    "ordered": Bijection(
+        0,
+        _ordered,
+        _unordered,
+        lambda u: u[..., 1:],
+        lambda x: jnp.diff(x, axis=-1) > 0,
+    ),
+    # Additive log-ratio. The density is one of all numbers but the last, and the
+    # determinant of that Jacobian is the product of all of them.
     "simplex": Bijection(
         0,
         lambda u: jnp.exp(_log_softmax0(u)),
         lambda x: jnp.log(x[..., :-1]) - jnp.log(x[..., -1:]),
         _log_softmax0,
+        _in_simplex,
         lost=1,
     ),
 }
 
 
 # What helps where a density is -inf or nan: messages end with it.
-REMEDY = (
+CONSTRAINT_HINT = (
     "a constraint ('positive', 'greater_than(a)', 'less_than(b)' or 'interval(a, b)') "
-    "with pushforward.constrained"
+    "with constraints="
 )
 
 
@@ -137,13 +157,34 @@ class Constraint:
         fine = len(arguments) == wanted and all(map(math.isfinite, arguments))
         if not fine or (wanted == 2 and arguments[0] >= arguments[-1]):
             shape = {0: kind, 1: f"{kind}(bound)", 2: f"{kind}(lower, upper)"}[wanted]
-            raise UsageError(f"The constraint {text!r} on {where} must read {shape}.")
+            order = " with lower < upper" if wanted == 2 else ""
+            raise UsageError(
+                f"The constraint {text!r} on {where} must read {shape}{order}."
+            )
         return Constraint(kind, arguments)
 
     def __str__(self) -> str:
         if not self.arguments:
             return self.kind
         return f"{self.kind}({', '.join(f'{a:.17g}' for a in self.arguments)})"
+
+    @staticmethod
+    def of(given: Any, where: str = "a parameter") -> "Constraint":
+        """A constraint that was given as such or as its text."""
+        if isinstance(given, Constraint):
+            return given
+        if not isinstance(given, str):
+            raise UsageError(
+                f"The constraint on {where} is a {type(given).__name__}; a constraint "
+                "is a text such as 'positive' or 'interval(0, 10)', or an object such "
+                "as pushforward.constraints.positive."
+            )
+        return Constraint.parse(given, where)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the constrained parameter is the unconstrained one."""
+        return self.kind == "real"
 
     @property
     def bijection(self) -> Bijection:
@@ -164,44 +205,53 @@ class Constraint:
         """The unconstrained value of `x`."""
         return self.bijection.inverse(x, *self.arguments)
 
+    def contains(self, x: Float[Array, "..."]) -> Bool[Array, ""]:
+        """Whether `x` is strictly inside the bounds."""
+        return jnp.all(self.bijection.inside(x, *self.arguments))
+
     def log_det(self, u: Float[Array, "..."]) -> Float[Array, ""]:
         """The log-determinant of the Jacobian of `constrain` at `u`."""
         return jnp.sum(self.bijection.log_det(u, *self.arguments))
 
 
+real = Constraint("real")
+positive = Constraint("positive")
+unit_interval = Constraint("unit_interval")
+ordered = Constraint("ordered")
+simplex = Constraint("simplex")
+
+
+def greater_than(lower: float | int) -> Constraint:
+    """Numbers above `lower`."""
+    return Constraint.parse(str(Constraint("greater_than", (float(lower),))))
+
+
+def less_than(upper: float | int) -> Constraint:
+    """Numbers below `upper`."""
+    return Constraint.parse(str(Constraint("less_than", (float(upper),))))
+
+
+def interval(lower: float | int, upper: float | int) -> Constraint:
+    """Numbers between `lower` and `upper`."""
+    bounds = (float(lower), float(upper))
+    return Constraint.parse(str(Constraint("interval", bounds)))
+
+
 def constrained(
     log_density: Callable[[Any], Float[Array, ""]],
-    constraints: Mapping[str, str],
+    constraints: Mapping[str, str | Constraint],
     *,
     example: Any,
     sample: Callable[..., Any] | None = None,
 ):
-    """A target whose density is written for constrained parameters.
-
-    The log-Jacobian of each constraint is added here, and draws come back constrained.
+    """`Target(log_density, example=example, constraints=constraints, sample=sample)`.
 
     Args:
-        log_density: log density of the constrained parameters, a tree like `example`.
-        constraints: constraint by parameter name; names in nested trees are joined
-            with dots ("group.tau").
-        example: a tree of dicts, lists, tuples and arrays with the shapes wanted.
-        sample: `sample(key, n)` giving exact (constrained) draws, where they exist.
-
-    Returns:
-        A `Target` on the unconstrained space.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> gamma = constrained(
-        ...     lambda p: jnp.log(p["rate"]) - p["rate"],
-        ...     {"rate": "positive"},
-        ...     example={"rate": 1.0},
-        ... )
-        >>> float(gamma.log_density(jnp.zeros(1)))
-        -1.0
+        log_density: as for `Target`.
+        constraints: as for `Target`.
+        example: as for `Target`.
+        sample: as for `Target`.
     """
     from pushforward.targets.base import Target
-    from pushforward.targets.structure import Structure
 
-    structure = Structure.of(example, constraints)
-    return Target(log_density, example=example, sample=sample, structure=structure)
+    return Target(log_density, example=example, constraints=constraints, sample=sample)

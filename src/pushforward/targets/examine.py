@@ -1,26 +1,30 @@
-"""First contact with a user's density: a check list whose failures say what to do."""
+"""Examination of a user's target before the first step: a check list, with advice."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray, Shaped
 
 from pushforward.errors import DensityError
-from pushforward.targets import functions, probing
-from pushforward.targets.base import AbstractTarget, MinibatchTarget
-from pushforward.targets.constraints import REMEDY
-from pushforward.targets.functions import Piece
-from pushforward.targets.probing import Seen, evaluate
+from pushforward.targets import probing, user_functions
+from pushforward.targets.base import AbstractTarget, UserFunction
+from pushforward.targets.constraints import CONSTRAINT_HINT
+from pushforward.targets.probing import Evaluations, evaluate
 
 # How far apart two results in 16 bits may be, of the largest number among them. Each
 # rounding to `bfloat16` is right to 2^-8, and many of them add up: energy models of
 # images differ from their values in 32 bits by one to three times that.
-_HALF = 0.02
-# What is less than this is nothing.
-_NOTHING = 1e-4
+_TOLERANCE_16_BITS = 0.02
+# Absolute tolerance.
+_TOLERANCE = 1e-4
+# How far sums over the same data may be apart, relative to their norm.
+_ROUNDING = 1e-6
+# Numbers summed at once, and the irregular step of their weights.
+_BLOCK, _GOLDEN = 2**20, 0.6180339887498949
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +51,15 @@ def require(key: PRNGKeyArray, target: AbstractTarget) -> None:
 
 
 def examine(key: PRNGKeyArray, target: AbstractTarget) -> Examination:
-    """Walks a check list over a target: does it run, is it finite, does it fall?
+    """Checks a target: does it run, is it finite, does the density decrease far out?
 
     Args:
-        key: random key for the points looked at.
+        key: random key for the test points.
         target: the target.
 
     Returns:
-        An `Examination`; `print` shows it with ticks and crosses. Checks that make no
-        sense after a failure are left out.
+        An `Examination`; `print` shows it with ticks and crosses. Checks that depend on
+        one that failed are left out.
     """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     checks, first = [], None
@@ -71,31 +75,66 @@ def examine(key: PRNGKeyArray, target: AbstractTarget) -> Examination:
 
 
 def fingerprint(target: AbstractTarget) -> list[float]:
-    """Log density (0 where there is none) and score at three fixed points.
+    """Numbers by which a resumed run recognises its target.
 
-    Two targets that differ here are different; a resumed run is held to it.
+    Log density (0 where there is none) and score at three fixed points, then two sums
+    over each array of the data and of the user's functions: a few edited observations
+    among very many hardly change the log density.
     """
     steps = np.arange(3 * target.dim).reshape(3, target.dim)
     # Irregular, and the same in every process and every version of every library.
     points = np.array([[0.3], [0.8], [1.7]]) * np.cos(1.0 + 2.4 * steps)
     seen = evaluate(target, points, _levels(target)[0])
     table = np.concatenate([seen.values[:, None], seen.score], axis=1)
+    given = [(f.given, f.data) for f in target.user_functions()]
+    arrays = jax.tree.leaves(eqx.filter(given, eqx.is_array))
+    sums = [checksum(np.asarray(a)) for a in arrays if not _is_key(a)]
+    numbers = np.concatenate([table.astype(np.float64).ravel(), *sums])
     # Finite numbers, so that they can be stored as JSON and compared.
-    table = np.nan_to_num(table.astype(np.float64), posinf=1e308, neginf=-1e308)
-    return table.ravel().tolist()
+    return np.nan_to_num(numbers, posinf=1e308, neginf=-1e308).tolist()
 
 
-def resembles(target: AbstractTarget, marks: list[float], others: list[float]) -> bool:
+def _is_key(array: jax.Array | np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def checksum(array: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "2"]:
+    """The norm of an array, and a sum with irregular weights up to 1/2.
+
+    Edited data change them, and the rounding of another device by a millionth at most.
+    """
+    if np.iscomplexobj(array):
+        array = np.stack([np.real(array), np.imag(array)])
+    square = weighted = 0.0
+    flat = array.ravel()
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK].astype(np.float64)
+        weights = (np.arange(start, start + block.size) * _GOLDEN) % 1 - 0.5
+        square += float(block @ block)
+        weighted += float(weights @ block)
+    return np.array([square**0.5, weighted])
+
+
+def same_target(
+    target: AbstractTarget, prints: list[float], others: list[float]
+) -> bool:
     """Whether two fingerprints, one of them of this target, are of the same target.
 
     Another device, or another program for the same convolution, rounds differently; an
     edited density differs by much more. In 16 bits the numbers of one score are rounded
     by about as much as its largest one is.
     """
-    if len(marks) != len(others):
+    size = 3 * (1 + target.dim)
+    if len(others) == size:
+        # Runs of version 0.1 kept no sums over the data.
+        prints = prints[:size]
+    if len(prints) != len(others):
         return False
-    a, b = (np.asarray(m, float).reshape(-1, 1 + target.dim) for m in (marks, others))
-    if np.allclose(a, b, rtol=1e-3, atol=_NOTHING):
+    a, b = (np.asarray(m[size:], float).reshape(-1, 2) for m in (prints, others))
+    if np.any(np.abs(a - b) > _ROUNDING * np.maximum(a, b)[:, :1]):
+        return False
+    a, b = (np.asarray(m[:size]).reshape(-1, 1 + target.dim) for m in (prints, others))
+    if np.allclose(a, b, rtol=1e-3, atol=_TOLERANCE):
         return True
     if not _in_half_precision(target):
         return False
@@ -103,64 +142,75 @@ def resembles(target: AbstractTarget, marks: list[float], others: list[float]) -
     # Values stand first in a row; they have a size of their own, scores another.
     sizes[:, 0] = sizes[:, 0].max()
     sizes[:, 1:] = sizes[:, 1:].max(axis=1, keepdims=True)
-    return bool(np.all(np.abs(a - b) <= _HALF * sizes + _NOTHING))
+    return bool(np.all(np.abs(a - b) <= _TOLERANCE_16_BITS * sizes + _TOLERANCE))
 
 
 def _in_half_precision(target: AbstractTarget) -> bool:
-    """Whether the program of the target has numbers of 16 bits in it."""
+    """Whether the program of the target computes in 16 bits anywhere."""
     level = _levels(target)[0]
     origin = jnp.zeros(target.dim, float)
     program = jax.make_jaxpr(lambda x: target.score(x, sigma=level))(origin)
-    # So both kinds, `float16` and `bfloat16`, are written there.
+    # Both `float16` and `bfloat16` are printed so.
     return "f16[" in str(program)
 
 
 def _levels(target: AbstractTarget) -> list[float] | list[None]:
-    """The noise levels to look at: both ends of the range, where there is one."""
-    if target.sigma_range is None:
-        return [None]
-    return sorted(set(target.sigma_range))
+    """The noise levels at which to check: both ends of the range, if there is one."""
+    return sorted({s for s in target.noise_range if s > 0}) or [None]
 
 
 def _plan(target: AbstractTarget, rng: np.random.Generator):
     """The checks, each with its name and whether the later ones depend on it."""
     x = jnp.asarray(0.1 * rng.standard_normal(target.dim), float)
-    pieces = functions.pieces_of(target)
-    for piece in pieces:
+    parts = target.user_functions()
+    has_density = target.why_no_density() is None
+    for part in parts:
         for name, check in (
-            ("returns", functions.check_return),
-            ("indices", functions.check_indices),
+            ("returns", user_functions.check_return),
+            ("indices", user_functions.check_indices),
         ):
-            yield f"{piece.name} {name}", True, lambda c=check, p=piece: c(target, p, x)
-    if target.has_density:
-        yield "gradient", True, lambda: functions.check_gradient(target, pieces, x)
+            yield f"{part.name} {name}", True, lambda c=check, p=part: c(target, p, x)
+    if has_density:
+        yield "gradient", True, lambda: user_functions.check_gradient(target, parts, x)
     points = probing.starting_points(rng, target)
-    looks: list[Seen] = []
+    results: list[Evaluations] = []
     for sigma in _levels(target):
-        yield "batches", True, lambda g=sigma: _look(target, pieces, points, g, looks)
-        seen = looks[-1]
-        if target.has_density:
+        yield (
+            "batches",
+            True,
+            lambda g=sigma: _evaluate(target, parts, points, g, results),
+        )
+        seen = results[-1]
+        if has_density:
             yield (
                 "finite",
                 True,
-                lambda: _check_values(target, pieces, points, looks[0]),
+                lambda: _check_values(target, parts, points, results[0]),
             )
         yield (
             "finite score",
             True,
             lambda s=seen, g=sigma: _check_score(target, points, s, g),
         )
-    yield "coordinates", False, lambda: _check_coordinates(target, points, looks[0])
-    if target.has_density:
-        yield "falls", False, lambda: _check_falls(target, rng, points, looks[0])
+    yield (
+        "coordinates",
+        False,
+        lambda: _check_coordinates(target, points, results[0]),
+    )
+    if has_density:
+        yield "falls", False, lambda: _check_falls(target, rng, points, results[0])
 
 
-def _look(target, pieces: list[Piece], points: np.ndarray, sigma, looks: list) -> str:
+def _evaluate(
+    target, parts: Sequence[UserFunction], points: np.ndarray, sigma, results: list
+) -> str:
     try:
-        looks.append(evaluate(target, points, sigma))
+        results.append(evaluate(target, points, sigma))
     except Exception as error:
-        # Shapes were right, so it is something that only a run shows.
-        raise functions.theirs(target, f"Your {pieces[-1].name}", error) from error
+        # Tracing succeeded, so this is an error at run time.
+        raise user_functions.user_error(
+            target, f"Your {parts[-1].name}", error
+        ) from error
     return f"It can be evaluated at {len(points)} points at once."
 
 
@@ -169,30 +219,31 @@ def _at(target: AbstractTarget, index: int, value: float) -> str:
 
 
 def _space(target: AbstractTarget) -> str:
-    """A word on the coordinates in which a point is shown, where there are two."""
-    free = all(leaf.constraint.kind == "real" for leaf in target.structure.leaves)
-    return "" if free else " (unconstrained)"
+    """A note that a point is shown unconstrained, where some parameter is not."""
+    return "" if target.structure.is_linear else " (unconstrained)"
 
 
-def _check_values(target, pieces: list[Piece], points: np.ndarray, seen: Seen) -> str:
+def _check_values(
+    target, parts: Sequence[UserFunction], points: np.ndarray, seen: Evaluations
+) -> str:
     n = len(points)
-    for i, piece in enumerate(pieces):
+    for i, part in enumerate(parts):
         values = seen.parts[:, i]
         if np.any(np.isposinf(values)):
             worst = np.flatnonzero(np.isposinf(values))[0]
             raise DensityError(
-                f"Your {piece.name} is +inf at {_point(target, points[worst])}: a "
+                f"Your {part.name} is +inf at {_point(target, points[worst])}: a "
                 "density must be finite, so look for a division by zero or an overflow."
             )
         bad = ~np.isfinite(values)
-        # A coordinate that must be positive breaks half of the points.
+        # A coordinate that must be positive makes half of the points invalid.
         if bad.sum() <= n / 4:
             continue
         kind = "nan" if np.any(np.isnan(values)) else "-inf"
         count = "all" if bad.all() else f"{bad.sum()} of {n}"
-        head = f"Your {piece.name} is {kind} at {count} random starting points"
+        head = f"Your {part.name} is {kind} at {count} random starting points"
         if datum := _broken_datum(target, i, points[~bad] if not bad.all() else points):
-            raise DensityError(f"{head}, and already so for {datum}.")
+            raise DensityError(f"{head}; {datum} alone makes it so.")
         raise DensityError(f"{head}{_blamed(target, i, points, bad)}")
     return f"It is finite at random starting points ({n} of them)."
 
@@ -203,18 +254,18 @@ def _blamed(target, part: int, points: np.ndarray, bad: np.ndarray) -> str:
         return (
             f", such as {_point(target, points[bad][0])}; it must be finite around the "
             "origin, so shift or scale its parameters, or give those that have bounds "
-            f"{REMEDY}."
+            f"{CONSTRAINT_HINT}."
         )
     here = _at(target, found.index, found.value)
     if not found.negative:
         return (
             f", because of a coordinate's value, such as {here}: if it has bounds, "
-            f"give it {REMEDY}."
+            f"give it {CONSTRAINT_HINT}."
         )
     name = target.names[found.index]
     return (
         f", because {name!r} is negative there, such as {here}: if it must be "
-        f"positive, or has other bounds, give it {REMEDY}."
+        f"positive, or has other bounds, give it {CONSTRAINT_HINT}."
     )
 
 
@@ -226,26 +277,29 @@ def _point(target: AbstractTarget, x: np.ndarray) -> str:
 
 def _broken_datum(target, part: int, points: np.ndarray) -> str:
     """Which observation breaks the likelihood at every point, where one does."""
-    if not isinstance(target, MinibatchTarget) or part != 1:
+    if target.user_functions()[part].terms is None:
         return ""
 
     @eqx.filter_jit
     def each(target, x):
-        parameters = target.structure.unflatten(x)
-        return jax.vmap(lambda d: target.log_likelihood(parameters, d))(target.data)
+        return target.user_functions()[part].terms(x)
 
     broken = [~np.isfinite(each(target, jnp.asarray(x, float))) for x in points[:4]]
     always = np.flatnonzero(np.all(broken, axis=0))
     # Where all of them break, the parameters are to blame.
-    if not len(always) or len(always) == target.size:
+    if not len(always) or len(always) == target.num_terms:
         return ""
     return f"observation {always[0]} of the data"
 
 
-def _check_score(target, points: np.ndarray, seen: Seen, sigma=None) -> str:
-    what = "gradient of your log density" if target.has_density else "score you gave"
+def _check_score(target, points: np.ndarray, seen: Evaluations, sigma=None) -> str:
+    what = (
+        "gradient of your log density"
+        if target.why_no_density() is None
+        else "score you gave"
+    )
     level = "" if sigma is None else f" at sigma = {sigma:g}"
-    # Where the density itself is on the verge of overflow its gradient may be over it.
+    # Where the density itself nearly overflows, its gradient may.
     counts = np.abs(seen.values) < 1e30
     nan = np.isnan(seen.score) & counts[:, None]
     infinite = np.isinf(seen.score) & counts[:, None]
@@ -263,25 +317,25 @@ def _check_score(target, points: np.ndarray, seen: Seen, sigma=None) -> str:
     return f"The {what} is finite in every coordinate{level}."
 
 
-def _check_coordinates(target, points: np.ndarray, seen: Seen) -> str:
+def _check_coordinates(target, points: np.ndarray, seen: Evaluations) -> str:
     good = np.isfinite(seen.score).all(axis=1) & np.isfinite(seen.values)
     silent = np.flatnonzero(np.all(seen.score[good] == 0, axis=0))
     for index in silent:
         name = target.names[index]
-        if not target.has_density:
+        if target.why_no_density() is not None:
             raise DensityError(
                 f"The score you gave is 0 in the coordinate {name!r} at every point: "
-                "nothing would hold the draws there."
+                "nothing would keep the draws from running away in it."
             )
         step = np.eye(target.dim)[index]
         start = points[good][0]
         moved = [start + t * step for t in (0.0, 0.5, -0.5, *probing.DISTANCES)]
-        values = evaluate(probing.thin(target), np.stack(moved)).values
+        values = evaluate(target.subsample(probing.MAX_DATA), np.stack(moved)).values
         if np.all(values == values[0]):
-            other = "lower dim" if functions.is_vector(target) else "leave it out"
+            other = "lower dim" if target.structure.is_vector else "leave it out"
             raise DensityError(
-                f"The density ignores the coordinate {name!r}: use it or {other}, for "
-                "draws would run away in it."
+                f"The density ignores the coordinate {name!r}: use it or {other}; "
+                "otherwise draws would run away in it."
             )
         if np.any(values[1:3] != values[0]):
             raise DensityError(
@@ -292,14 +346,14 @@ def _check_coordinates(target, points: np.ndarray, seen: Seen) -> str:
     return "Every coordinate matters."
 
 
-def _check_falls(target, rng, points: np.ndarray, seen: Seen) -> str:
-    # Few data raise a suspicion at little cost; all of them must confirm it.
-    few = probing.thin(target)
+def _check_falls(target, rng, points: np.ndarray, seen: Evaluations) -> str:
+    # A subsample raises a suspicion at little cost; all data must confirm it.
+    few = target.subsample(probing.MAX_DATA)
     flat = probing.flat_directions(few, rng, points, seen)
     if flat and few is not target:
         flat = probing.flat_directions(target, rng, points, seen)
     if not flat:
-        return "It falls in every direction looked along."
+        return "It decreases in every direction that was probed."
     (t0, near), (t1, far) = flat[0].near, flat[0].far
     falls = "does not fall" if far > near - 1 else "falls too slowly"
     raise DensityError(

@@ -1,4 +1,4 @@
-"""The target that a text names: `donut`, `my_model.py:log_density`, `module:target`."""
+"""Targets by name: `donut`, `my_model.py:log_density`, `module:target`."""
 
 import difflib
 import importlib
@@ -10,27 +10,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pushforward import _blame
+from pushforward import _user_errors
 from pushforward.errors import FileError, UsageError
 from pushforward.targets import catalogue
 from pushforward.targets.base import AbstractTarget, Target
 
 
-def named(
+def target_from_spec(
     text: str, dim: int | None = None, folders: Sequence[Path] = ()
 ) -> AbstractTarget:
-    """The target that `text` names.
+    """The target with this name.
 
     Args:
         text: the name of a built-in target, or `path.py:name` or `module:name`, where
             the name is that of a log density, of a target, or of a function without
             arguments that makes one.
         dim: the number of coordinates, where the name is a log density.
-        folders: where relative paths and modules are looked for, in this order; the
+        folders: where to look for relative paths and modules, in this order; the
             working directory by default.
 
     Raises:
-        UsageError: if there is nothing of that name, or it is something else.
+        UsageError: if nothing has that name, or it is not a target or a log density.
     """
     if ":" in text or text.endswith(".py"):
         found = _find(text, folders or [Path.cwd()])
@@ -56,7 +56,7 @@ def _of_function(text: str, function: Any, dim: int | None) -> AbstractTarget:
     try:
         made = function()
     except Exception as error:
-        raise UsageError(_blame.raised(text, error) + ".") from error
+        raise UsageError(_user_errors.raised(text, error) + ".") from error
     if not isinstance(made, AbstractTarget):
         raise UsageError(
             f"{text} takes no argument, so it should make a Target, and it made a "
@@ -106,7 +106,8 @@ def _from_file(place: str, folders: Sequence[Path]) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # As for a script: it finds itself, and the files beside it can be imported.
-    sys.path.insert(0, str(path.resolve().parent))
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -132,5 +133,5 @@ def _from_module(place: str, folders: Sequence[Path]) -> ModuleType:
 
 
 def _not_imported(place: str, error: Exception) -> UsageError:
-    sentence = _blame.raised(f"{place} cannot be imported: it", error)
+    sentence = _user_errors.raised(f"{place} cannot be imported: it", error)
     return UsageError(f"{sentence}.")

@@ -1,4 +1,4 @@
-"""Looking at an unknown density from outside: where it breaks, and whether it falls."""
+"""Probing an unknown density: where it is not finite, and whether it falls."""
 
 import itertools
 from typing import NamedTuple
@@ -9,21 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pushforward.targets.base import AbstractTarget, MinibatchTarget
+from pushforward.targets.base import AbstractTarget
 
-# Random starting points: this many at each scale, fewer where there are very many data.
+# Random starting points at each scale; fewer for a target with many observations.
 POINTS, FEW_POINTS, SCALES = 32, 4, (0.1, 1.0, 3.0)
 MANY_DATA = 50_000
 DIRECTIONS = 32
-# Of a target with more axes, those with the smallest gradients are looked along.
+# Of a target with more axes, those with the smallest gradients are probed.
 MAX_AXES = 64
 DISTANCES = np.array([1e1, 3e1, 1e2, 1e4, 1e6, 1e8])
-# Of a target with more data, this many are looked at first.
+# Of a target with more observations, a subsample of this size is probed first.
 MAX_DATA = 1000
-_CHUNK = 256
+# Points that are evaluated at once, and the terms of sums over data that these have.
+_CHUNK, _MAX_TERMS = 256, 2_000_000
 
 
-class Seen(NamedTuple):
+class Evaluations(NamedTuple):
     """A target at many points: the parts of its log density, and its score."""
 
     parts: Float[np.ndarray, "n parts"]
@@ -40,14 +41,12 @@ def _evaluate(
     target: AbstractTarget, points: Float[Array, "n d"], sigma: Float[Array, ""] | None
 ):
     def parts(x):
-        if isinstance(target, MinibatchTarget):
-            found = jnp.stack([target._prior(x), target._likelihood(x, target.data)])
-        else:
-            found = jnp.reshape(target.log_density(x), (1,))
+        functions = target.user_functions()
+        found = jnp.stack([f.part(x) for f in functions if f.part is not None])
         return jnp.sum(found), found
 
     def at(x):
-        if not target.has_density:
+        if target.why_no_density() is not None:
             return jnp.zeros(1, x.dtype), target.score(x, sigma=sigma)
         (_, found), gradient = jax.value_and_grad(parts, has_aux=True)(x)
         return found, gradient
@@ -58,11 +57,9 @@ def _evaluate(
 
 def evaluate(
     target: AbstractTarget, points: Float[np.ndarray, "n d"], sigma: float | None = None
-) -> Seen:
+) -> Evaluations:
     """The target at `points`, by a program that is compiled once for any number."""
-    chunk = _CHUNK
-    if isinstance(target, MinibatchTarget):
-        chunk = max(1, min(chunk, 2_000_000 // target.size))
+    chunk = max(1, min(_CHUNK, _MAX_TERMS // target.num_terms))
     level = None if sigma is None else jnp.asarray(sigma, float)
     n = len(points)
     padding = np.repeat(points[:1], -n % chunk, axis=0)
@@ -72,25 +69,16 @@ def evaluate(
         for i in range(0, len(padded), chunk)
     ]
     parts, score = (np.concatenate(arrays)[:n] for arrays in zip(*found, strict=True))
-    return Seen(parts, score)
+    return Evaluations(parts, score)
 
 
 def starting_points(
     rng: np.random.Generator, target: AbstractTarget
 ) -> Float[np.ndarray, "n d"]:
     """Points around the origin, near and far."""
-    slow = isinstance(target, MinibatchTarget) and target.size > MANY_DATA
+    slow = target.num_terms > MANY_DATA
     scales = np.repeat(SCALES, FEW_POINTS if slow else POINTS)[:, None]
     return scales * rng.standard_normal((len(scales), target.dim))
-
-
-def thin(target: AbstractTarget) -> AbstractTarget:
-    """The same target with fewer data, where it has very many."""
-    if not isinstance(target, MinibatchTarget) or target.size <= MAX_DATA:
-        return target
-    step = -(-target.size // MAX_DATA)
-    data = jax.tree.map(lambda a: a[::step], target.data)
-    return eqx.tree_at(lambda t: t.data, target, data)
 
 
 class Culprit(NamedTuple):
@@ -149,7 +137,7 @@ def flat_directions(
     target: AbstractTarget,
     rng: np.random.Generator,
     points: Float[np.ndarray, "n d"],
-    seen: Seen,
+    seen: Evaluations,
 ) -> list[Flat]:
     """The directions in which the density falls too slowly, however far one goes.
 
@@ -160,9 +148,10 @@ def flat_directions(
     """
     dim = points.shape[1]
     finite = np.isfinite(seen.values) & np.isfinite(seen.score).all(axis=1)
-    thirds = [
-        np.flatnonzero(finite[i : i + POINTS]) + i for i in (0, POINTS, 2 * POINTS)
-    ]
+    # `points` hold as many at each scale; the first good one of each is a base.
+    each = len(points) // len(SCALES)
+    starts = each * np.arange(len(SCALES))
+    thirds = [np.flatnonzero(finite[i : i + each]) + i for i in starts]
     bases = [points[found[0]] for found in thirds if len(found)]
     if not bases:
         return []
@@ -201,7 +190,7 @@ def _slow(values: Float[np.ndarray, " t"], power: float):
     """The ends of a walk that falls no faster than 1 / t^power.
 
     They read `((t, value), (t, value))`; an empty tuple where it falls faster, None
-    where it cannot be told.
+    where too few values are finite.
     """
     if np.any(np.isneginf(values)):
         return ()

@@ -3,7 +3,7 @@ r"""The eight schools of Rubin (1981), in the two usual parametrisations.
 School j reports an effect $y_j \sim N(\theta_j, \sigma_j^2)$ with known $\sigma_j$, and
 $\theta_j \sim N(\mu, \tau^2)$, $\mu \sim N(0, 5^2)$, $\tau \sim C^+(0, 5)$ (half
 Cauchy): posteriordb's `eight_schools`. The densities are those of the constrained
-parameters (tau is positive); `constrained` adds the logarithm of the Jacobian.
+parameters (tau is positive); the target adds the logarithm of the Jacobian.
 
 All but tau is Gaussian given tau, which leaves an integral over one number: exact draws
 exist, and no reference from a long run is needed.
@@ -19,7 +19,6 @@ from jax.scipy.stats import cauchy, norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.targets.base import Target
-from pushforward.targets.constraints import constrained
 from pushforward.targets.planar import as_float
 
 EFFECTS = (28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0)
@@ -148,6 +147,9 @@ def _schools(
     density: EightSchoolsCentred | EightSchoolsNoncentred, theta: str
 ) -> Target:
     example = {"mu": as_float(0.0), "tau": as_float(1.0), theta: as_float((0.0,) * 8)}
-    return constrained(
-        density, {"tau": "positive"}, example=example, sample=density.sample
+    return Target(
+        density,
+        example=example,
+        constraints={"tau": "positive"},
+        sample=density.sample,
     )

@@ -9,12 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.constraints import Constraint
 
 _FREE = Constraint()
+# How many parameters are named in one line.
+_SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +37,27 @@ class Leaf:
         """How many coordinates of the flat vector it takes."""
         return math.prod(self.free_shape)
 
+    def __str__(self) -> str:
+        shape = f"[{','.join(map(str, self.shape))}]" if self.shape else ""
+        constraint = "" if self.constraint.is_linear else f" {self.constraint}"
+        return f"{self.name or 'x'}{shape}{constraint}"
+
     def coordinate_names(self) -> list[str]:
         """A name for each of its coordinates: `tau`, `theta[3]`."""
         indices = np.ndindex(*self.free_shape)
         label = self.name or "x"
         return [f"{label}[{','.join(map(str, i))}]" if i else label for i in indices]
+
+
+def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
+    """A leaf that the constraint fits."""
+    if constraint.kind in ("simplex", "ordered") and (not shape or shape[-1] < 2):
+        where = f" on {name!r}" if name else ""
+        raise UsageError(
+            f"The constraint '{constraint}'{where} needs a vector of at least two "
+            f"numbers, and its shape is {shape}."
+        )
+    return Leaf(name, shape, constraint)
 
 
 def path_name(path: tuple[Any, ...]) -> str:
@@ -56,23 +74,47 @@ class Structure:
     own_names: tuple[str, ...] | None = None
 
     @staticmethod
-    def vector(dim: int, names: tuple[str, ...] | None = None) -> "Structure":
-        """A bare vector of `dim` coordinates."""
+    def vector(
+        dim: int,
+        names: tuple[str, ...] | None = None,
+        constraints: str | Constraint | Mapping[str, str | Constraint] | None = None,
+    ) -> "Structure":
+        """A bare vector of `dim` numbers, all under one constraint."""
         if not isinstance(dim, int | np.integer) or dim < 1:
             raise UsageError(f"dim must be a whole number of at least 1, not {dim!r}.")
-        if names is not None and len(names) != dim:
+        if isinstance(constraints, Mapping):
             raise UsageError(
-                f"names holds {len(names)} names but the density has {dim} coordinates."
+                "A vector (dim=) has one constraint for all of its numbers, such as "
+                "constraints='positive'; for constraints by name give example=, a dict "
+                "such as {'a': 0.0, 'b': jnp.zeros(3)}."
+            )
+        given = "real" if constraints is None else constraints
+        leaf = _leaf("", (int(dim),), Constraint.of(given, "the vector"))
+        if names is not None and len(names) != leaf.size:
+            raise UsageError(
+                f"names holds {len(names)} names but the density has {leaf.size} "
+                "coordinates."
             )
         treedef = jax.tree.structure(0)
         own = None if names is None else tuple(names)
-        return Structure(treedef, (Leaf("", (int(dim),)),), own)
+        return Structure(treedef, (leaf,), own)
 
     @staticmethod
-    def of(example: Any, constraints: Mapping[str, str] | None = None) -> "Structure":
+    def of(
+        example: Any,
+        constraints: str | Constraint | Mapping[str, str | Constraint] | None = None,
+    ) -> "Structure":
         """The structure of a tree, with a constraint for some of its leaves."""
         paths, treedef = jax.tree_util.tree_flatten_with_path(example)
         names = [path_name(path) for path, _ in paths]
+        if isinstance(constraints, str | Constraint):
+            if names != [""]:
+                raise UsageError(
+                    "A single constraint is for parameters that are one array; for a "
+                    f"tree give constraints by name, such as {{{names[0]!r}: "
+                    f"{str(constraints)!r}}}."
+                )
+            constraints = {"": constraints}
         constraints = dict(constraints or {})
         if len(set(names)) < len(names):
             twice = next(n for n in names if names.count(n) > 1)
@@ -94,16 +136,8 @@ class Structure:
                 )
         leaves = []
         for name, (_, value) in zip(names, paths, strict=True):
-            constraint = Constraint.parse(constraints.get(name, "real"), repr(name))
-            leaf = Leaf(name, np.shape(value), constraint)
-            if constraint.kind in ("simplex", "ordered") and (
-                not leaf.shape or leaf.shape[-1] < 2
-            ):
-                raise UsageError(
-                    f"The constraint '{constraint}' on {name!r} needs a vector of at "
-                    f"least two numbers, and example gives the shape {leaf.shape}."
-                )
-            leaves.append(leaf)
+            constraint = Constraint.of(constraints.get(name, "real"), repr(name))
+            leaves.append(_leaf(name, np.shape(value), constraint))
         structure = Structure(treedef, tuple(leaves))
         if structure.size == 0:
             raise UsageError("example holds no numbers, so there is nothing to sample.")
@@ -146,6 +180,12 @@ class Structure:
             ]
         )
 
+    def contains(self, tree: Any) -> Bool[Array, ""]:
+        """Whether every parameter of a tree is strictly inside its bounds."""
+        values = zip(jax.tree.leaves(tree), self.leaves, strict=True)
+        inside = [leaf.constraint.contains(jnp.asarray(v, float)) for v, leaf in values]
+        return jnp.all(jnp.stack(inside))
+
     def log_det(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """The log-determinant of the Jacobian of `unflatten` at `u`."""
         parts = zip(self._split(u), self.leaves, strict=True)
@@ -154,13 +194,81 @@ class Structure:
             jnp.zeros((), u.dtype),
         )
 
-    def flatten_draws(self, draws: Any) -> Float[Array, "n d"]:
-        """Many draws, a tree with a leading axis n, as an n by d array."""
-        if jax.tree.structure(draws) != self.treedef:
+    def shapes(self) -> Any:
+        """The user's tree, with the shape of each parameter in its place."""
+        floats = [jax.ShapeDtypeStruct(leaf.shape, np.float32) for leaf in self.leaves]
+        return jax.tree.unflatten(self.treedef, floats)
+
+    def pull_back(self, score: Any, u: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The score of the unconstrained vector from that of the user's tree.
+
+        With `x = unflatten(u)` and its Jacobian J: `J' score + grad log_det(u)`.
+
+        Args:
+            score: a tree like the parameters, the gradient at `x`.
+            u: the unconstrained vector.
+        """
+        if self.is_linear:
+            if self.is_vector:
+                return score
+            parts = [jnp.ravel(jnp.asarray(s, u.dtype)) for s in jax.tree.leaves(score)]
+            return jnp.concatenate(parts)
+        tree, transpose = jax.vjp(self.unflatten, u)
+        like = jax.tree.map(lambda s, x: jnp.asarray(s, x.dtype), score, tree)
+        return transpose(like)[0] + jax.grad(self.log_det)(u)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether no parameter is constrained."""
+        return all(leaf.constraint.is_linear for leaf in self.leaves)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the parameters are one array without a name."""
+        return len(self.leaves) == 1 and not self.leaves[0].name
+
+    def __str__(self) -> str:
+        shown = [str(leaf) for leaf in self.leaves[:_SHOWN]]
+        if self.own_names is not None:
+            shown = list(self.own_names[:_SHOWN])
+        elif self.is_vector and self.leaves[0].constraint.is_linear:
+            shown = []
+        total = len(self.own_names or self.leaves)
+        shown += ["..."] if total > _SHOWN else []
+        return f"{self.size} coordinates" + (f" ({', '.join(shown)})" if shown else "")
+
+    def batched(self, tree: Any) -> tuple[Any, tuple[int, ...]]:
+        """A tree of points as arrays of floats, and the leading shape they share."""
+        self._check_tree(tree)
+        tree = jax.tree.map(lambda a: jnp.asarray(a, float), tree)
+        leading = None
+        for leaf, value in zip(self.leaves, jax.tree.leaves(tree), strict=True):
+            cut = value.ndim - len(leaf.shape)
+            what = f"The array {leaf.name!r}" if leaf.name else "The array"
+            if cut < 0 or value.shape[cut:] != leaf.shape:
+                raise UsageError(
+                    f"{what} has the shape {value.shape}, which does not end in "
+                    f"{leaf.shape}, the shape of one point."
+                )
+            if leading is not None and value.shape[:cut] != leading:
+                raise UsageError(
+                    f"{what} has the leading shape {value.shape[:cut]}, and those "
+                    f"before it have {leading}; all arrays need the same."
+                )
+            leading = value.shape[:cut]
+        assert leading is not None
+        return tree, leading
+
+    def _check_tree(self, tree: Any) -> None:
+        if jax.tree.structure(tree) != self.treedef:
             raise UsageError(
-                f"The draws have the structure {jax.tree.structure(draws)}, but the "
+                f"The draws have the structure {jax.tree.structure(tree)}, but the "
                 f"target's parameters have {self.treedef}."
             )
+
+    def flatten_draws(self, draws: Any) -> Float[Array, "n d"]:
+        """Many draws, a tree with a leading axis n, as an n by d array."""
+        self._check_tree(draws)
         for leaf, value in zip(self.leaves, jax.tree.leaves(draws), strict=True):
             if np.shape(value)[1:] != leaf.shape or not np.ndim(value):
                 what = f"The draws of {leaf.name!r}" if leaf.name else "The draws"
@@ -194,7 +302,7 @@ class Structure:
         if data["tree"] is None:
             raise FileError(
                 "This sampler's parameters are a tree of the author's own classes, "
-                "which a file cannot hold; pass the target as load(path, target=...)."
+                "which a file cannot hold; pass the target as load(path, like=target)."
             )
         try:
             leaves = tuple(

@@ -1,6 +1,8 @@
 """The engine: it sees `init` and `step`, and knows no method."""
 
-from pushforward.training.api import Fit, fit, fit_many
-from pushforward.training.tasks import Trained, train
+from pushforward.training.api import fit, fit_many
+from pushforward.training.callback import Event
+from pushforward.training.status import Fit, Status, Trained
+from pushforward.training.tasks import train
 
-__all__ = ["Fit", "Trained", "fit", "fit_many", "train"]
+__all__ = ["Event", "Fit", "Status", "Trained", "fit", "fit_many", "train"]

@@ -1,54 +1,37 @@
-"""`fit` and `fit_many`: train a sampler, and say how it went."""
+"""`fit` and `fit_many`: examine the target, train a method, hand back a sampler."""
 
 import dataclasses
-import os
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
-from pushforward.errors import FileError, TrainingError, UsageError
-from pushforward.methods import AbstractMethod, Recipe
-from pushforward.methods.base import replace
-from pushforward.sampler import Sampler
+from pushforward.errors import UsageError
+from pushforward.methods import AbstractMethod, default
+from pushforward.methods.base import AbstractTask
 from pushforward.targets.arguments import as_key, as_target
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.examine import fingerprint, require
-from pushforward.training import config as configs
-from pushforward.training.display import display
+from pushforward.targets.examine import require
+from pushforward.training import session
+from pushforward.training.callback import Callback, Event
+from pushforward.training.config import (
+    Config,
+    describe_target,
+    new_config,
+    whole_number,
+)
+from pushforward.training.divergence import explain_divergence
 from pushforward.training.history import History
 from pushforward.training.rundir import SAMPLER, RunDirectory
-from pushforward.training.runner import Outcome, Watch, run, warn_if_interrupted
+from pushforward.training.runner import Outcome
+from pushforward.training.status import Fit, Status
 
-# With this variable set, training is cut to this many steps: for documentation tests.
-QUICK, QUICK_STEPS = "PUSHFORWARD_QUICK", 60
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """What training gives.
-
-    Attributes:
-        sampler: the trained sampler.
-        status: how training ended, a sentence.
-        history: a table of what was measured during training.
-        config: plain names and numbers that say exactly what was run.
-        finished: whether training came to its end.
-        evaluations: how often the target was evaluated, the first look included.
-        seconds: how long training took, compilation included.
-        interrupted: whether Ctrl-C ended it.
-    """
-
-    sampler: Sampler
-    status: str
-    history: History
-    config: dict[str, Any]
-    finished: bool
-    evaluations: int
-    seconds: float
-    interrupted: bool = False
+# Folded into the user's key for the examination, which must not share training's noise.
+_EXAMINE = 0x65786D
 
 
 def fit(
@@ -62,80 +45,69 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     throw: bool = True,
+    callback: Callback | None = None,
+    callback_every: int = 1000,
     spec: Any = None,
     checkpoint_seconds: float = 20.0,
-    watch: Watch | None = None,
-    watch_every: int = 1000,
+    watch: Any = None,
+    watch_every: Any = None,
 ) -> Fit:
     """Trains a sampler for `target`.
 
     Args:
         key: random key.
         target: what to sample from.
-        method: a method of `pushforward.methods`; None is the recipe that works
-            untouched.
+        method: a method of `pushforward.methods`; None is the one that
+            `methods.default` chooses for the target.
         steps: replaces the method's number of steps.
         batch_size: replaces the method's batch size.
         out: a directory for the run, which makes it resumable.
         resume: go on with the run in `out` (or start it, where there is none yet). Only
-            a larger number of steps may differ, and for a method of several stages, as
-            the default is, only before the first is done.
+            a larger number of steps may differ, and for a method of several stages only
+            before the first is done.
         progress: show a progress bar (plain lines without a terminal).
         throw: raise if training breaks down; otherwise return what was reached.
+        callback: called as `callback(event)` during training. `event.step` is the
+            number of steps made, `event.metrics` what the method measures,
+            `event.sampler` the sampler as it is now, `event.target` the target and
+            `event.history` the rows so far. It may return None; a mapping of names to
+            numbers, which join the history; or True to stop the training, as may
+            `"stop": True` in the mapping. A run that it stopped stays so when resumed
+            with a callback, and goes on without one.
+        callback_every: after how many steps it is called.
         spec: where the target comes from, remembered in the config.
         checkpoint_seconds: how often the run is saved.
-        watch: called as `watch(step, sampler, target)` every `watch_every` steps with
-            the sampler as it is then; the named numbers it returns join the history.
-        watch_every: how often.
+        watch: what `callback` was called in version 0.1.
+        watch_every: what `callback_every` was called in version 0.1.
 
     Returns:
-        A `Fit`, with the sampler, a status in words, the history and the config. After
+        A `Fit`, with the sampler, how training ended, the history and the config. After
         Ctrl-C the sampler is as it was then, and an `UnfinishedWarning` says so.
     """
     key, target = as_key(key), as_target(target)
-    method = _method(method, steps, batch_size)
-    watching = _watching(watch, watch_every)
-    directory = None if out is None else RunDirectory(out)
-    if resume and directory is None:
-        raise UsageError(
-            "resume=True needs out=, the directory of the run to go on with."
-        )
-    if directory is not None and directory.exists() and not resume:
-        raise FileError(
-            f"{directory.path} already holds a run; pass resume=True (--resume) to go "
-            "on with it, or choose another directory."
-        )
-    require(jax.random.fold_in(key, _EXAMINE), target)
-    marks = fingerprint(target)
-    if directory is not None and directory.exists():
-        stored = directory.read_config()
-        method, config = configs.reconcile(stored, method, key, target, marks)
-        if config != stored:
-            configs.require_extensible(method, directory.read_position())
-            directory.write_config(config)
-    else:
-        method = _resolve(method, target, quick=steps is None)
-        config = configs.describe(method, key, target, marks, spec)
-        if directory is not None:
-            directory.create(config)
-    shown = display(progress)
-    try:
-        outcome = run(
-            key,
-            target,
-            method,
-            directory,
-            shown,
-            checkpoint_seconds=checkpoint_seconds,
-            **watching,
-        )
-    finally:
-        shown.close()
-    if outcome.failure is not None and throw:
-        raise TrainingError(outcome.failure)
-    warn_if_interrupted(outcome)
-    fitted = _fit_of(outcome, config)
-    if directory is not None and outcome.finished:
+    learner = _method(method, target, batch_size)
+    steps = None if steps is None else whole_number("steps", steps)
+    session.require_callback(callback, callback_every, watch, watch_every)
+    directory = session.open_directory(out, resume=resume)
+
+    def describe() -> Config:
+        require(jax.random.fold_in(key, _EXAMINE), target)
+        return describe_target(target, spec)
+
+    learner, config = session.prepare(key, target, learner, steps, directory, describe)
+    (outcome,) = session.launch(
+        key,
+        target,
+        learner,
+        directory,
+        progress=progress,
+        callback=callback,
+        callback_every=callback_every,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    fitted = _fit_of(key, target, outcome, config, directory)
+    session.report_ending(fitted, throw=throw)
+    if directory is not None and fitted.finished:
         fitted.sampler.save(directory.path / SAMPLER)
     return fitted
 
@@ -148,17 +120,31 @@ def fit_many(
     steps: int | None = None,
     batch_size: int | None = None,
     progress: bool = True,
-    watch: Watch | None = None,
-    watch_every: int = 1000,
+    callback: Callback | None = None,
+    callback_every: int = 1000,
+    watch: Any = None,
+    watch_every: Any = None,
 ) -> list[Fit]:
     """Trains one sampler per key, all in one program.
 
-    `target` is one target for all, or as many targets as there are keys, of one kind
-    and dimension: one model over many data sets, or different densities. `seconds` of
-    each `Fit` are those of all together. The other arguments are those of `fit`.
+    A seed whose training goes non-finite is frozen where it stood, which its status
+    says, and the others go on; so do they when the callback stops one of them.
 
-    A seed whose training goes non-finite is frozen where it stood and says so in its
-    status; the others go on.
+    Args:
+        keys: an array of random keys.
+        target: one target for all, or as many targets as there are keys, of one kind
+            and dimension: one model over many data sets, or different densities.
+        method: as in `fit`.
+        steps: as in `fit`.
+        batch_size: as in `fit`.
+        progress: as in `fit`.
+        callback: as in `fit`, for every seed by itself; `event.seed` is its number.
+        callback_every: as in `fit`.
+        watch: what `callback` was called in version 0.1.
+        watch_every: what `callback_every` was called in version 0.1.
+
+    Returns:
+        A `Fit` for each key. Its `seconds` are those of all of them together.
     """
     keys = as_key(keys)
     if keys.ndim != 1 or not keys.shape[0]:
@@ -173,79 +159,100 @@ def fit_many(
             f"fit_many was given {keys.shape[0]} keys and {len(targets)} targets; give "
             "one target, or one for each key."
         )
-    method = _method(method, steps, batch_size)
+    learner = _method(method, as_target(targets[0]), batch_size)
+    steps = None if steps is None else whole_number("steps", steps)
+    session.require_callback(callback, callback_every, watch, watch_every)
     distinct = targets[:1] if alone else targets
     for each in distinct:
         require(jax.random.fold_in(keys[0], _EXAMINE), as_target(each))
-    marks = [fingerprint(each) for each in distinct]
-    method = _resolve(method, targets[0], quick=steps is None)
-    shown = display(progress)
-    try:
-        outcome = run(
-            keys,
-            target if alone else targets,
-            method,
-            None,
-            shown,
-            **_watching(watch, watch_every),
-        )
-    finally:
-        shown.close()
-    warn_if_interrupted(outcome)
+    abouts = [describe_target(each, None) for each in distinct]
+    learner = learner.resolve(targets[0])
+    longer = learner.with_sizes(steps=steps)
+
+    def in_own_tree(event: Event):
+        """The callback, with the sampler in the tree of its own target."""
+        assert callback is not None
+
+        def sampler():
+            return _in_tree_of(event.target, event.result)
+
+        return callback(dataclasses.replace(event, _result=sampler))
+
+    outcomes = session.launch(
+        keys,
+        target if alone else targets,
+        longer,
+        None,
+        progress=progress,
+        callback=None if callback is None else in_own_tree,
+        callback_every=callback_every,
+    )
     fits = []
     for i, each in enumerate(targets):
-        own = outcome.seed(i)
-        sampler = dataclasses.replace(own.result, structure=each.structure)
-        own = dataclasses.replace(own, result=sampler)
-        mark = marks[0 if alone else i]
-        config = configs.describe(method, keys[i], each, mark, None)
-        fits.append(_fit_of(own, config))
+        own = dataclasses.replace(
+            outcomes[i], result=_in_tree_of(each, outcomes[i].result)
+        )
+        config = new_config(learner, longer.steps, keys[i], abouts[0 if alone else i])
+        fits.append(_fit_of(keys[i], each, own, config, None))
+    # Said once for all of them.
+    early = [each for each in fits if each.status is Status.INTERRUPTED]
+    session.report_ending((early or fits)[0], throw=False)
     return fits
 
 
-def _watching(watch: Watch | None, every: int) -> dict[str, Any]:
-    if watch is None:
-        return {}
-    return {
-        "watch": watch,
-        "watch_every": configs.whole_number("watch_every", every),
-    }
+def _in_tree_of(target: AbstractTarget, sampler):
+    return dataclasses.replace(sampler, structure=target.structure)
 
 
-# Folded into the user's key for the examination, which must not share training's noise.
-_EXAMINE = 0x65786D
-
-
-def _method(method, steps, batch_size) -> AbstractMethod:
-    method = Recipe() if method is None else method
+def _method(method, target, batch_size) -> AbstractTask:
+    method = default(target) if method is None else method
     if not isinstance(method, AbstractMethod):
-        alone = isinstance(method, type)
-        what = f"the class {method.__name__}" if alone else f"a {type(method).__name__}"
+        what = f"a {type(method).__name__}"
+        if isinstance(method, type | types.FunctionType):
+            what = f"{method.__name__} itself, which has not been called"
         raise UsageError(
             "method must be one of pushforward.methods, such as methods.DFT(), and it "
             f"is {what}."
         )
-    for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if value is not None:
-            method = replace(method, **{name: configs.whole_number(name, value)})
-    return method
+    if batch_size is None:
+        return method
+    return method.with_sizes(batch_size=whole_number("batch_size", batch_size))
 
 
-def _resolve(method: AbstractMethod, target: AbstractTarget, *, quick: bool):
-    method = method.resolve(target, jax.default_backend())
-    if quick and os.environ.get(QUICK) and (method.steps or 0) > QUICK_STEPS:
-        method = replace(method, steps=QUICK_STEPS)
-    return method
-
-
-def _fit_of(outcome: Outcome, config: dict[str, Any]) -> Fit:
+def _fit_of(
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    outcome: Outcome,
+    config: Config,
+    directory: RunDirectory | None,
+) -> Fit:
+    reason = None
+    if outcome.status is Status.NONFINITE:
+        at = jax.random.fold_in(key, 1)
+        reason = explain_divergence(at, target, outcome.result)
+        reason = reason or (
+            "look at the density where the draws are, or lower the learning rate"
+        )
     return Fit(
         sampler=outcome.result,
         status=outcome.status,
         history=History(outcome.rows),
         config=config,
-        finished=outcome.finished,
-        evaluations=outcome.evaluations[0],
+        evaluations=_evaluations(target, outcome),
+        steps=outcome.steps,
+        planned=outcome.planned,
+        nonfinite_steps=outcome.nonfinite_steps,
         seconds=outcome.seconds,
-        interrupted=outcome.interrupted,
+        reason=reason,
+        out=None if directory is None else directory.path,
     )
+
+
+def _evaluations(target: AbstractTarget, outcome: Outcome) -> int:
+    """How often the target was evaluated, the initialisation included."""
+    made = int(np.asarray(outcome.state.initialisation.evaluations))
+    for method, steps in outcome.stages:
+        assert isinstance(method, AbstractMethod)
+        each = method.evaluations * target.evaluation_cost(method.minibatches)
+        made += steps * each
+    return made

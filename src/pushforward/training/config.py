@@ -1,8 +1,11 @@
 """What a run's config holds, and which changes a resume accepts."""
 
 import dataclasses
-from typing import Any
+import zlib
+from collections.abc import Iterator
+from typing import Any, TypeGuard
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,92 +13,119 @@ from jaxtyping import PRNGKeyArray
 
 from pushforward._version import __version__
 from pushforward.errors import FileError, UsageError
-from pushforward.methods import REGISTRY, AbstractMethod
-from pushforward.methods.base import replace
-from pushforward.sampler import FORMAT
+from pushforward.methods.base import AbstractTask, describe
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.examine import resembles
+from pushforward.targets.examine import fingerprint, same_target
+from pushforward.training.rundir import CONFIG_FORMAT, OF_0_1
+
+# Steps are counted in 32 bits.
+MOST_STEPS = 2**31 - 1
+
+Config = dict[str, Any]
 
 
-def whole_number(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any, most: int = MOST_STEPS) -> int:
     """The value of an argument that must be a whole number of at least 1."""
-    if not isinstance(value, int | np.integer) or value < 1:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < 1:
         raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    if value > most:
+        raise UsageError(f"{name} must be at most {most}, not {value!r}.")
     return int(value)
 
 
-def method_fields(method: AbstractMethod) -> dict[str, Any]:
-    """A method's name and numbers."""
-    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    names = {cls: name for name, cls in REGISTRY.items()}
-    return {"kind": names.get(type(method), type(method).__name__), **fields}
-
-
-def describe(
-    method: AbstractMethod,
-    key: PRNGKeyArray,
-    target: AbstractTarget,
-    marks: list[float],
-    spec: Any,
-) -> dict[str, Any]:
-    """The config of a new run: plain names and numbers."""
+def describe_target(target: AbstractTarget, spec: Any) -> Config:
+    """The target of a run in its config; `spec` says where to find it again."""
     return {
-        "format": FORMAT,
+        "kind": type(target).__name__,
+        "dim": target.dim,
+        "names": list(target.names),
+        "spec": spec,
+        "fingerprint": fingerprint(target),
+    }
+
+
+def describe_data(data: Any) -> Config:
+    """The data of a run in its config."""
+    return {"kind": "data", "checksum": checksum(data)}
+
+
+def checksum(data: Any) -> int:
+    """A number that other arrays would hardly share."""
+    total = 0
+    for leaf in jax.tree.leaves(eqx.filter(data, eqx.is_array_like)):
+        array = np.asarray(leaf)
+        total = zlib.crc32(f"{array.dtype}{array.shape}".encode(), total)
+        total = zlib.crc32(array.tobytes(), total)
+    return total
+
+
+def new_config(
+    learner: AbstractTask, steps: int, key: PRNGKeyArray, target: Config
+) -> Config:
+    """The config of a new run of so many steps: plain names and numbers."""
+    return {
+        "format": CONFIG_FORMAT.version,
         "version": __version__,
-        "method": method_fields(method),
-        "key": key_numbers(key),
-        "target": {
-            "kind": type(target).__name__,
-            "dim": target.dim,
-            "names": list(target.names),
-            "spec": spec,
-            "fingerprint": marks,
-        },
+        "method": learner.describe(),
+        "steps": steps,
+        "key": _key_numbers(key),
+        "target": target,
         "precision": str(jnp.result_type(float)),
         "device": jax.devices()[0].device_kind,
         "versions": {"jax": jax.__version__, "numpy": np.__version__},
     }
 
 
-def key_numbers(key: PRNGKeyArray) -> list[int]:
-    """A key as it stands in a config."""
+def _key_numbers(key: PRNGKeyArray) -> list[int]:
     return np.asarray(jax.random.key_data(key)).ravel().tolist()
 
 
 def reconcile(
-    stored: dict[str, Any],
-    method: AbstractMethod,
+    stored: Config,
+    learner: AbstractTask,
+    steps: int | None,
     key: PRNGKeyArray,
-    target: AbstractTarget,
-    marks: list[float],
-) -> tuple[AbstractMethod, dict[str, Any]]:
+    data: Any,
+    target: Config,
+) -> tuple[AbstractTask, Config]:
     """The method and config to go on with; refuses any change but more steps.
 
-    Fields that are None ("choose for me") take what was chosen when the run began,
-    perhaps on another device.
+    The method is the caller's: a config cannot hold a network or an optimiser. Its
+    fields that are None ("choose for me") take what was chosen when the run began.
+
+    Args:
+        stored: the config of the run.
+        learner: the method that the caller names.
+        steps: the number of steps that the caller names, if any.
+        key: the key that the caller names.
+        data: the target that the caller names.
+        target: the same as it stands in a config.
     """
-    # A field that is newer than the run has the value that leaves all as it was.
-    defaults = {f.name: f.default for f in dataclasses.fields(method)}
-    old = defaults | stored["method"]
-    asked = method_fields(method)
-    steps = asked.pop("steps")
-    if old["kind"] != asked["kind"]:
+    if OF_0_1 in stored["method"]:
         raise FileError(
-            f"This run was started with the method {old['kind']!r} and cannot go on "
-            f"with {asked['kind']!r}; choose another directory."
+            "This run was started by version 0.1, whose methods had other parts, and "
+            "cannot go on; what it saved as its sampler can still be loaded."
         )
-    for name, value in asked.items():
-        if value is not None and old[name] != value:
-            raise FileError(
-                f"This run was started with {name}={old[name]!r} and cannot go on "
-                f"with {value!r}; only the number of steps may grow."
-            )
-    if steps is not None and steps < old["steps"]:
+    old = _with_defaults(learner, stored["method"])
+    if old["name"] != learner.name:
         raise FileError(
-            f"This run has {old['steps']} steps and cannot be cut to {steps}; only a "
-            "larger number of steps may differ."
+            f"This run was started with the method {old['name']!r} and cannot go on "
+            f"with {learner.name!r}; choose another directory."
         )
-    if key_numbers(key) != stored["key"]:
+    learner = _completed(learner, old).resolve(data)
+    now = learner.describe()
+    _require_same_method(old, now)
+    if steps is None:
+        # Those of the method, if they are others than when the run began.
+        same = _steps_in(now) == _steps_in(old)
+        steps = stored["steps"] if same else learner.steps
+    if steps < stored["steps"]:
+        raise FileError(
+            f"This run has {stored['steps']} steps and cannot be cut to {steps}; only "
+            "a larger number of steps may differ."
+        )
+    if _key_numbers(key) != stored["key"]:
         raise FileError(
             "This run was started with another key; pass the same key (or --seed), or "
             "choose another directory."
@@ -105,31 +135,104 @@ def reconcile(
             f"This run was started in {stored['precision']} and cannot go on in "
             f"{jnp.result_type(float)}; set JAX_ENABLE_X64 as it was."
         )
-    if not resembles(target, marks, stored["target"]["fingerprint"]):
+    _require_same_target(stored["target"], target, data)
+    return learner.with_sizes(steps=steps), {**stored, "steps": steps}
+
+
+# Where the description of a method holds its number of steps, which may differ.
+_STEPS = ("steps", "training.steps")
+
+
+def _steps_in(method: Config) -> list[Any]:
+    return [method.get("steps"), (method.get("training") or {}).get("steps")]
+
+
+def _require_same_method(old: Config, asked: Config) -> None:
+    for name, was, now in _differences(old, asked):
+        if name not in _STEPS:
+            raise FileError(
+                f"This run was started with {name}={_in_words(was)} and cannot go on "
+                f"with {_in_words(now)}; only the number of steps may grow."
+            )
+
+
+def _with_defaults(part: Any, old: Config) -> Config:
+    """What a run was started with; it may be older than a field of the method.
+
+    A new field has a default that leaves all as it was.
+    """
+    found = dict(old)
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.name not in old and field.default is not dataclasses.MISSING:
+            found[field.name] = describe(field.default)
+        elif _is_ours(old.get(field.name)) and dataclasses.is_dataclass(value):
+            found[field.name] = _with_defaults(value, old[field.name])
+    return found
+
+
+def _is_ours(part: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a part of a config is described field by field."""
+    return isinstance(part, dict) and "own" not in part
+
+
+def _differences(old: Any, asked: Any, name: str = "") -> Iterator[tuple]:
+    """The fields that were asked for and are not what they were: name, old, new."""
+    if asked is None:
+        return
+    if isinstance(old, dict) and isinstance(asked, dict) and "kind" in asked:
+        for field, now in asked.items():
+            inner = f"{name}.{field}" if name else field
+            yield from _differences(old.get(field), now, inner)
+    elif old != asked:
+        yield name, old, asked
+
+
+def _in_words(part: Any) -> str:
+    if isinstance(part, dict):
+        return f"your own {part['own']}" if "own" in part else str(part.get("kind"))
+    return repr(part)
+
+
+def _completed(part: Any, old: Config) -> Any:
+    """The method with its None fields as they were resolved when the run began."""
+    changes = {}
+    for field in dataclasses.fields(part):
+        value, was = getattr(part, field.name), old.get(field.name)
+        if value is None and was is not None and not isinstance(was, dict):
+            changes[field.name] = tuple(was) if isinstance(was, list) else was
+        elif _is_ours(was) and dataclasses.is_dataclass(value):
+            completed = _completed(value, was)
+            if completed is not value:
+                changes[field.name] = completed
+    return dataclasses.replace(part, **changes) if changes else part
+
+
+def _require_same_target(old: Config, now: Config, data: Any) -> None:
+    # Runs of earlier versions do not say what their data were.
+    if "checksum" in now and old.get("checksum") not in (None, now["checksum"]):
+        raise FileError(
+            "This run was started with another data set and cannot go on with this "
+            "one; choose another directory."
+        )
+    if "fingerprint" in now and not same_target(
+        data, now["fingerprint"], old["fingerprint"]
+    ):
         raise FileError(
             "The target is not the one this run was started with (its log density or "
             "score differs at the points compared); choose another directory."
         )
-    fields = {k: v for k, v in old.items() if k != "kind"}
-    try:
-        method = replace(method, **fields)
-    except TypeError as error:
-        raise UsageError(
-            f"The run's config does not fit its method ({error})."
-        ) from error
-    config = {**stored, "method": dict(stored["method"])}
-    if steps is not None and steps > old["steps"]:
-        method = replace(method, steps=steps)
-        config["method"]["steps"] = steps
-    return method, config
 
 
-def require_extensible(method: AbstractMethod, position: dict[str, Any] | None) -> None:
+def require_extensible(
+    learner: AbstractTask, position: dict[str, Any] | None, path: Any
+) -> None:
     """Refuses more steps once the first of several stages has made its share."""
-    if position is None or len(method.stages()) == 1:
+    if position is None or len(learner.stages()) == 1:
         return
     if position["stage"] > 0 or position["step"] >= position["steps"]:
         raise FileError(
-            "This run's method has several stages and the first is done, so it cannot "
-            "be given more steps; leave their number as it was, or start a new run."
+            f"The method of the run in {path} has several stages and the first is "
+            "done, so it cannot be given more steps; leave their number as it was, or "
+            "start a new run."
         )

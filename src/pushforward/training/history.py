@@ -13,7 +13,7 @@ class History:
     """Rows of numbers by name; a column is `history["loss"]`.
 
     Printed, it is one short table for each kind of row: a stage of training has columns
-    of its own, and so have the numbers of `watch`.
+    of its own, and so have the numbers of a callback.
     """
 
     def __init__(self, rows: list[dict[str, Any]]):
@@ -29,6 +29,14 @@ class History:
         """How many steps were made, over all stages, when the last row was written."""
         last = {row.get("stage"): row["step"] for row in self.rows if "step" in row}
         return sum(last.values())
+
+    @property
+    def last(self) -> list[tuple[str, float]]:
+        """The names and numbers of the last report of a method."""
+        reports = [row for row in self.rows if "seconds" in row]
+        beside = ("stage", "step", "skipped", "seconds")
+        row = reports[-1] if reports else {}
+        return [(name, value) for name, value in row.items() if name not in beside]
 
     def __len__(self) -> int:
         return len(self.rows)

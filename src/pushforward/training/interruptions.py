@@ -4,24 +4,35 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
+
+
+class _Handler:
+    """Sets its event at the first Ctrl-C; the second interrupts as usual."""
+
+    def __init__(self):
+        self.event = threading.Event()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.event.is_set():
+            raise KeyboardInterrupt
+        self.event.set()
 
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; the second Ctrl-C interrupts as usual."""
-    event = threading.Event()
+    """An event that Ctrl-C sets; the second Ctrl-C interrupts as usual.
+
+    A run within the callback of another one passes its Ctrl-C on when it ends.
+    """
+    own = _Handler()
     if threading.current_thread() is not threading.main_thread():
-        yield event
+        yield own.event
         return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handle(number, frame):
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    signal.signal(signal.SIGINT, handle)
+    before = signal.signal(signal.SIGINT, own)
     try:
-        yield event
+        yield own.event
     finally:
         signal.signal(signal.SIGINT, before)
+        if own.event.is_set() and isinstance(before, _Handler):
+            before.event.set()

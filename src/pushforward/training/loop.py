@@ -13,13 +13,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pushforward.methods.base import AbstractTask
-from pushforward.targets.several import Several
+from pushforward.targets.stacked import per_seed_part, target_of_seed
 
 # A key for `init` that no step uses.
 _INIT = 2**32 - 1
+NOT_ENDED = -1
+# This many steps in a row that are not finite end the training of a seed.
+PATIENCE = 100
 
 
-class Progress(eqx.Module):
+class RunState(eqx.Module):
     """The state of a stage and what the engine counts beside it."""
 
     state: Any
@@ -29,8 +32,11 @@ class Progress(eqx.Module):
     sums: dict[str, Float[Array, "..."]]
     count: Int[Array, "..."]
     # Steps skipped because they were not finite: in all, and in a row.
-    skipped: Int[Array, "..."]
-    streak: Int[Array, "..."]
+    nonfinite_total: Int[Array, "..."]
+    nonfinite_in_a_row: Int[Array, "..."]
+    # After how many steps, over all stages, a seed was frozen because its steps were
+    # not finite or because the callback stopped it; NOT_ENDED while it is trained.
+    ended: Int[Array, "..."]
 
 
 def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
@@ -38,87 +44,91 @@ def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
     return jax.random.fold_in(key, stage)
 
 
-def _lane(target: Any, own: Any) -> Any:
-    return target.one(own) if isinstance(target, Several) else target
-
-
-def _own(target: Any) -> Any:
-    return target.own if isinstance(target, Several) else None
-
-
 @eqx.filter_jit
 def begin(
-    method: AbstractTask,
+    learner: AbstractTask,
     target: Any,
     key: Key[Array, "..."],
     steps: Int[Array, ""],
     previous: Any,
-) -> Progress:
+) -> RunState:
     """A stage before its first step.
 
     `key` is one key, or one per seed; then `target` may be one per seed too.
     """
 
     def start(key, previous, own):
-        chosen = _lane(target, own)
+        chosen = target_of_seed(target, own)
         init_key = jax.random.fold_in(key, _INIT)
-        state = method.init(init_key, chosen, steps, previous)
-        _, info = eqx.filter_eval_shape(method.step, key, chosen, state)
+        state = learner.init(init_key, chosen, steps, previous)
+        _, info = eqx.filter_eval_shape(learner.step, key, chosen, state)
         return state, {name: jnp.zeros((), jnp.float32) for name in info}
 
     if key.shape:
-        state, sums = jax.vmap(start)(key, previous, _own(target))
+        state, sums = jax.vmap(start)(key, previous, per_seed_part(target))
     else:
         state, sums = start(key, previous, None)
     zero = jnp.zeros((), jnp.int32)
     zeros = jnp.zeros(key.shape, jnp.int32)
-    return Progress(state, zero, sums, zeros, zeros, zeros)
+    return RunState(state, zero, sums, zeros, zeros, zeros, zeros + NOT_ENDED)
 
 
-def inherit(progress: Progress, before: Progress, patience: int) -> Progress:
-    """The start of a stage: seeds that were frozen in the one before stay so."""
-    streak = jnp.where(before.streak >= patience, before.streak, progress.streak)
+def inherit(fresh: RunState, before: RunState) -> RunState:
+    """The start of a stage: seeds that ended in the one before stay so."""
+    ended = before.ended != NOT_ENDED
+    in_a_row = jnp.where(ended, before.nonfinite_in_a_row, fresh.nonfinite_in_a_row)
     return eqx.tree_at(
-        lambda p: (p.skipped, p.streak), progress, (before.skipped, streak)
+        lambda s: (s.nonfinite_total, s.nonfinite_in_a_row, s.ended),
+        fresh,
+        (before.nonfinite_total, in_a_row, before.ended),
     )
 
 
 @eqx.filter_jit
 def advance(
-    method: AbstractTask,
+    learner: AbstractTask,
     target: Any,
     key: Key[Array, "..."],
-    progress: Progress,
+    run: RunState,
     stop: Int[Array | np.ndarray, ""],
+    earlier: Int[Array | np.ndarray, ""],
     patience: Int[Array | np.ndarray, ""],
     clear: Bool[Array | np.ndarray, ""],
-) -> Progress:
-    """Steps until `stop`, for each seed all or none of them; `clear` clears the sums.
+) -> RunState:
+    """Steps until `stop`; the steps of a seed in one call all count, or none of them.
 
-    It ends early after a step whose `info` is not finite. A seed whose state is not
-    finite at the end is put back, and counts its steps as skipped. Where that is more
-    than one step, the caller does not take this for an answer, and asks for fewer: so
-    it is the step to blame alone that is skipped. To look at the state once a call, and
-    not at every step, spares every step two passes over it, and overlooks nothing: what
-    is not finite in a state stays so (see `AbstractTask.step`). A seed with `patience`
-    such steps in a row is frozen.
+    The loop ends early after a step whose `info` is not finite. A seed whose state is
+    not finite at the end is put back to where it was. If that undid more than one step,
+    the caller bisects, so that only the offending step is skipped. Looking at the state
+    once a call, and not at every step, saves two passes over it, and misses nothing:
+    numbers that are not finite propagate (see `AbstractTask.step`).
+
+    Args:
+        learner: whose steps these are.
+        target: its target, or its data.
+        key: the key of the stage, or one for each seed.
+        run: where the stage stands.
+        stop: the number of the step to stop before.
+        earlier: how many steps the stages before this one made.
+        patience: a seed with so many steps in a row that are not finite is frozen.
+        clear: whether to clear the sums first.
     """
-    frozen = progress.streak >= patience
+    frozen = run.ended != NOT_ENDED
 
     def one(key, own, state, sums, i):
         step_key = jax.random.fold_in(key, i)
-        state, info = method.step(step_key, _lane(target, own), state)
+        state, info = learner.step(step_key, target_of_seed(target, own), state)
         sums = {k: total + info[k].astype(total.dtype) for k, total in sums.items()}
         return state, sums, all_finite(info)
 
-    def settle(before, after, frozen, count, skipped, streak):
+    def settle(before, after, frozen, count, total, in_a_row):
         fine = all_finite(after[0])
         keep = fine & ~frozen
         state, sums = jax.tree.map(lambda a, b: jnp.where(keep, b, a), before, after)
         count = count + jnp.where(keep, made, 0)
         bad = jnp.where(fine | frozen, 0, made)
-        streak = jnp.where(keep, 0, streak + bad)
-        return state, sums, count, skipped + bad, streak
+        in_a_row = jnp.where(keep, 0, in_a_row + bad)
+        return state, sums, count, total + bad, in_a_row
 
     if key.shape:
         one = jax.vmap(one, in_axes=(0, 0, 0, 0, None))
@@ -127,25 +137,26 @@ def advance(
     # Cleared here and not on the host, where every operation is a call to the device.
     sums, count = jax.tree.map(
         lambda a: jnp.where(clear, jnp.zeros_like(a), a),
-        (progress.sums, progress.count),
+        (run.sums, run.count),
     )
 
     def body(carry):
         i, state, sums, _ = carry
-        state, sums, fine = one(key, _own(target), state, sums, i)
+        state, sums, fine = one(key, per_seed_part(target), state, sums, i)
         return i + 1, state, sums, jnp.all(fine | frozen)
 
-    before = progress.state, sums
+    before = run.state, sums
     end, *after, _ = jax.lax.while_loop(
         lambda carry: (carry[0] < stop) & carry[3],
         body,
-        (progress.step, *before, jnp.asarray(True)),
+        (run.step, *before, jnp.asarray(True)),
     )
-    made = end - progress.step
-    state, sums, count, skipped, streak = settle(
-        before, tuple(after), frozen, count, progress.skipped, progress.streak
+    made = end - run.step
+    state, sums, count, total, in_a_row = settle(
+        before, tuple(after), frozen, count, run.nonfinite_total, run.nonfinite_in_a_row
     )
-    return Progress(state, end, sums, count, skipped, streak)
+    ended = jnp.where(~frozen & (in_a_row >= patience), earlier + end, run.ended)
+    return RunState(state, end, sums, count, total, in_a_row, ended)
 
 
 def all_finite(tree: Any) -> Bool[Array, ""]:
@@ -165,12 +176,12 @@ def _inexact(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def means(progress: Progress) -> dict[str, Any]:
+def means(run: RunState) -> dict[str, Any]:
     """The means of `info` since the last report, on the host.
 
     NaN where every step was skipped.
     """
-    sums, count = jax.device_get((progress.sums, progress.count))
+    sums, count = jax.device_get((run.sums, run.count))
     return {
         name: np.where(count, total / np.maximum(count, 1).astype(total.dtype), np.nan)
         for name, total in sums.items()

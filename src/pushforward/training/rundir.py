@@ -10,13 +10,50 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import safetensors.numpy
+import numpy as np
 
-from pushforward import _files
-from pushforward._version import __version__
+from pushforward import _files, _io
 from pushforward.errors import FileError
-from pushforward.sampler import FORMAT, fill, named_arrays, read_safetensors
+from pushforward.training.loop import NOT_ENDED, PATIENCE, RunState
 
+# What the engine counts beside the state of a learner, by the names of version 1.
+_RENAMED_1 = {
+    ".step": "step",
+    ".count": "count",
+    ".skipped": "nonfinite_total",
+    ".streak": "nonfinite_in_a_row",
+}
+
+
+def _upgrade_state_1(header: dict[str, Any], arrays: _io.Arrays):
+    """Arrays had the names of attributes, and no callback could end a run."""
+    named = {}
+    for name, value in arrays.items():
+        if name.startswith(".sums["):
+            named[f"sums.{name[7:-2]}"] = value
+        elif name.startswith(".state"):
+            named[f"learner.{name.removeprefix('.state').removeprefix('.')}"] = value
+        else:
+            named[_RENAMED_1[name]] = value
+    broken = named["nonfinite_in_a_row"] >= PATIENCE
+    named["ended"] = np.where(broken, named["step"], NOT_ENDED).astype(np.int32)
+    return header, named
+
+
+def _upgrade_config_1(header: dict[str, Any], arrays: _io.Arrays):
+    """Methods were flat tables of fields, and `train` had entries of its own."""
+    fields = dict(header.get("method") or header["task"])
+    data = {"kind": "data", "checksum": header.get("data")}
+    kept = {k: v for k, v in header.items() if k not in ("task", "data")}
+    about = {"name": fields.pop("kind").lower(), OF_0_1: fields}
+    more = {"method": about, "steps": fields["steps"]}
+    return {**kept, **more, "target": header.get("target", data)}, arrays
+
+
+# Under it stands what an upgraded config of version 0.1 said of its method.
+OF_0_1 = "of_version_0_1"
+STATE_FORMAT = _io.Format("state", 2, {1: _upgrade_state_1})
+CONFIG_FORMAT = _io.Format("config", 2, {1: _upgrade_config_1})
 CONFIG, STATE, METRICS = "config.json", "state.safetensors", "metrics.jsonl"
 SAMPLER = "sampler.safetensors"
 
@@ -60,33 +97,24 @@ class RunDirectory:
             ) from error
         if not isinstance(config, dict) or not isinstance(config.get("format"), int):
             raise FileError(f"{path} is not the config of a pushforward run.")
-        if config["format"] > FORMAT:
-            raise FileError(
-                f"{self.path} was written by a newer pushforward "
-                f"({config.get('version')}); this is {__version__}: update it with "
-                "pip install -U pushforward."
-            )
-        return config
+        return _io.upgrade(path, config, {}, CONFIG_FORMAT)[0]
 
-    def write_state(self, position: dict[str, Any], tree: Any) -> None:
+    def write_state(self, position: dict[str, Any], state: RunState) -> None:
         """Writes the state of training: `position` (plain numbers) and all arrays."""
-        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
-        arrays = named_arrays(leaves)
-        header = {"format": FORMAT, "version": __version__, "kind": "state", **position}
-        data = safetensors.numpy.save(arrays, {"pushforward": json.dumps(header)})
-        _files.write_bytes(self.path / STATE, data)
+        arrays = array_names(jax.device_get(state))
+        _io.write(self.path / STATE, STATE_FORMAT, position, arrays)
 
     def read_position(self) -> dict[str, Any] | None:
         """Where training stands, or None where no state has been written yet."""
         if not (self.path / STATE).exists():
             return None
-        return read_safetensors(self.path / STATE, kind="state")[0]
+        return _io.read(self.path / STATE, STATE_FORMAT)[0]
 
-    def read_state(self, skeleton: Any) -> Any:
+    def read_state(self, skeleton: RunState) -> RunState:
         """The arrays of the state, in the shape of `skeleton`."""
         path = self.path / STATE
-        _, arrays = read_safetensors(path, kind="state")
-        return fill(skeleton, arrays, path)
+        _, arrays = _io.read(path, STATE_FORMAT)
+        return _io.restore(skeleton, arrays, path, array_names)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Adds a line to metrics.jsonl; JSON has no NaN, so that is written null."""
@@ -111,3 +139,19 @@ class RunDirectory:
 
 def _is_json(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def array_names(state: RunState) -> dict[str, Any]:
+    """The arrays of a state by their names in a file.
+
+    Those of the learner, which may be of any classes, have their paths for names.
+    """
+    return {
+        "step": state.step,
+        "count": state.count,
+        "nonfinite_total": state.nonfinite_total,
+        "nonfinite_in_a_row": state.nonfinite_in_a_row,
+        "ended": state.ended,
+        **_io.with_prefix("sums", state.sums),
+        **_io.with_prefix("learner", _io.by_path(state.state)),
+    }

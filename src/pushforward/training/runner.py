@@ -1,27 +1,28 @@
-"""The host side of a run: stages, chunks, reports, checkpoints, Ctrl-C."""
+"""The host side of a run: chunks, reports, the callback, checkpoints, Ctrl-C."""
 
 import dataclasses
+import functools
 import threading
 import time
-import warnings
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Int, Key
 
-from pushforward.errors import UnfinishedWarning
-from pushforward.methods.base import AbstractTask, extend, replace
-from pushforward.sampler import Sampler
-from pushforward.targets.several import several
-from pushforward.training.blame import blame
+from pushforward.methods.base import AbstractTask, extend
+from pushforward.targets.stacked import StackedTargets
+from pushforward.training.callback import Callback, Event, read_answer
+from pushforward.training.config import MOST_STEPS
 from pushforward.training.display import Display
+from pushforward.training.history import History
 from pushforward.training.interruptions import interruptions
 from pushforward.training.loop import (
-    Progress,
+    NOT_ENDED,
+    PATIENCE,
+    RunState,
     advance,
     begin,
     inherit,
@@ -29,114 +30,106 @@ from pushforward.training.loop import (
     stage_key,
 )
 from pushforward.training.rundir import RunDirectory
+from pushforward.training.status import Status
 
-# This many non-finite steps in a row end a run.
-PATIENCE = 100
 # Lines of metrics in a stage, about.
 REPORTS = 100
 # How long one compiled chunk should take: short enough for Ctrl-C and the bar.
 CHUNK_SECONDS = 0.5
 
 
-# What a user measures during training: from the step, what has been learnt so far (a
-# sampler), and its target, to named numbers.
-Watch = Callable[[int, Any, Any], Mapping[str, float]]
-
-
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `result` is a sampler, where a method was run."""
+    """How the run of one seed ended."""
 
+    # What was learnt, and the state of training that it was made from.
     result: Any
+    state: Any
+    status: Status
     rows: list[dict[str, Any]]
-    # A sentence for each seed.
-    statuses: tuple[str, ...]
-    finished: bool
-    # How often the target was evaluated, the first look included (for each seed); steps
-    # that were made twice, around one that was not finite, count once.
-    evaluations: tuple[int, ...]
+    # The stages that were run, and how many steps each of them made; steps made twice,
+    # around one that was not finite, count once.
+    stages: tuple[tuple[AbstractTask, int], ...]
+    planned: int
+    nonfinite_steps: int
     seconds: float
-    interrupted: bool = False
-    failure: str | None = None
-    # For many seeds: how many steps in a row were not finite, for each.
-    streaks: tuple[int, ...] = ()
 
     @property
-    def status(self) -> str:
-        """The sentence of the only seed, or of the first."""
-        return self.statuses[0]
-
-    def seed(self, i: int) -> "Outcome":
-        """The outcome of one seed of many."""
-        result = jax.tree.map(lambda a: a[i], self.result)
-        rows = [
-            {k: v[i] if isinstance(v, list) else v for k, v in row.items()}
-            for row in self.rows
-        ]
-        own = dataclasses.replace(
-            self,
-            result=result,
-            rows=rows,
-            statuses=self.statuses[i : i + 1],
-            evaluations=self.evaluations[i : i + 1],
-        )
-        if self.streaks[i] < PATIENCE:
-            return own
-        status = "Training went non-finite; this seed was frozen where it stood."
-        return dataclasses.replace(own, statuses=(status,), finished=False)
+    def steps(self) -> int:
+        """How many steps were made, over all stages."""
+        return sum(steps for _, steps in self.stages)
 
 
 def run(
     key: Key[Array, "..."],
     targets: Any,
-    method: AbstractTask,
+    learner: AbstractTask,
     directory: RunDirectory | None,
     shown: Display,
     *,
     checkpoint_seconds: float = 20.0,
-    watch: Watch | None = None,
-    watch_every: int | None = None,
-) -> Outcome:
-    """Runs every stage of a method, from the start or from the directory's state.
+    callback: Callback | None = None,
+    callback_every: int = 1000,
+) -> list[Outcome]:
+    """Runs every stage of a learner, from the start or from the directory's state.
 
-    `targets` is a target, or the data of another task; with many keys it may be a list
-    of as many targets.
+    Args:
+        key: one key, or one for each seed.
+        targets: a target, or the data of another learner; for many keys it may be a
+            list of as many targets.
+        learner: what is trained, its fields resolved.
+        directory: where the run is kept.
+        shown: what a person sees of it.
+        checkpoint_seconds: how often the run is saved.
+        callback: see `fit`.
+        callback_every: after how many steps it is called.
+
+    Returns:
+        An outcome for each seed.
     """
-    run = _Run(key, targets, method, directory, shown, checkpoint_seconds)
-    run.watch, run.watch_every = watch, watch_every
+    run = _Run(key, targets, learner, directory, shown, checkpoint_seconds)
+    run.callback, run.callback_every = callback, callback_every
     with interruptions() as interrupted:
-        return run.go(interrupted)
+        return run.run(interrupted)
 
 
 class _Run:
-    def __init__(self, key, targets, method, directory, shown, checkpoint_seconds):
+    def __init__(self, key, targets, learner, directory, shown, checkpoint_seconds):
         self.key = key
+        self.seeds = key.shape[0] if key.shape else 1
         if isinstance(targets, list):
             # Every seed has a target of its own.
-            self.targets, self.program_target = targets, several(targets)
+            self.targets, self.program_target = targets, StackedTargets.of(targets)
             self.target = self.program_target.first
         else:
             self.target = self.program_target = targets
-            self.targets = [targets] * (key.shape[0] if key.shape else 1)
-        platform = jax.default_backend()
-        self.stages = [s.resolve(self.target, platform) for s in method.stages()]
-        # The number of steps is no part of what is compiled.
-        self.programs = [replace(s, steps=None) for s in self.stages]
+            self.targets = [targets] * self.seeds
+        self.stages = learner.stages()
+        # The number of steps is no part of what is compiled: one for all.
+        self.programs = [s.with_sizes(steps=MOST_STEPS) for s in self.stages]
         self.directory, self.shown = directory, shown
         self.checkpoint_seconds = checkpoint_seconds
-        self.watch: Watch | None = None
-        self.watch_every: int | None = None
+        self.callback: Callback | None = None
+        self.callback_every = 1
+        # The step at which the callback was last called.
+        self.called = 0
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0
-        self.total = sum(int(s.steps or 0) for s in self.stages)
+        self.planned = self._steps_before(len(self.stages))
+
+    def _steps(self, stage: int) -> int:
+        return self.stages[stage].steps
+
+    def _steps_before(self, stage: int) -> int:
+        return sum(self._steps(i) for i in range(stage))
 
     def _key(self, stage: int) -> Key[Array, "..."]:
         if self.key.shape:
             return jax.vmap(lambda k: stage_key(k, stage))(self.key)
         return stage_key(self.key, stage)
 
-    def _begin(self, stage: int, previous: Any) -> Progress:
-        steps = jnp.asarray(self.stages[stage].steps, jnp.int32)
+    def _begin(self, stage: int, previous: Any) -> RunState:
+        steps = jnp.asarray(self._steps(stage), jnp.int32)
         return begin(
             self.programs[stage],
             self.program_target,
@@ -145,8 +138,8 @@ class _Run:
             previous,
         )
 
-    def _restore(self) -> tuple[int, Progress | None]:
-        """The stage and progress on disk; (0, None) where nothing has been saved."""
+    def _restore(self) -> tuple[int, RunState | None]:
+        """The stage and state on disk; (0, None) where nothing has been saved."""
         position = self.directory.read_position() if self.directory else None
         if position is None or self.directory is None:
             if self.directory is not None:
@@ -157,223 +150,279 @@ class _Run:
         for i in range(stage + 1):
             previous = None if skeleton is None else skeleton.state
             skeleton = eqx.filter_eval_shape(self._begin, i, previous)
-        progress = self.directory.read_state(skeleton)
-        planned = int(self.stages[stage].steps or 0)
-        if planned != position["steps"]:
-            progress = eqx.tree_at(
-                lambda p: p.state, progress, extend(progress.state, planned)
+        state = self.directory.read_state(skeleton)
+        longer = self._steps(stage) != position["steps"]
+        if longer:
+            state = eqx.tree_at(
+                lambda s: s.state, state, extend(state.state, self._steps(stage))
             )
+        if longer or self.callback is None:
+            # What a callback stopped goes on if there is more to do, or without it.
+            going = np.where(_broken(state), np.asarray(state.ended), NOT_ENDED)
+            state = _with_ended(state, going)
         self.rows = self.directory.cut_metrics(int(position["rows"]))
         self.seconds = float(position["seconds"])
-        return stage, progress
+        made = self._steps_before(stage) + int(position["step"])
+        self.called = int(position.get("called", made))
+        return stage, state
 
-    def _save(self, stage: int, progress: Progress, *, finished: bool = False) -> None:
+    def _save(self, stage: int, state: RunState, *, finished: bool = False) -> None:
         if self.directory is None:
             return
         position = {
             "stage": stage,
-            "step": int(progress.step),
-            "steps": int(self.stages[stage].steps or 0),
+            "step": int(state.step),
+            "steps": self._steps(stage),
             "rows": len(self.rows),
             "seconds": self.seconds,
             "finished": finished,
+            "called": self.called,
         }
-        self.directory.write_state(position, progress)
+        self.directory.write_state(position, state)
 
-    def go(self, interrupted: threading.Event) -> Outcome:
-        stage, progress = self._restore()
+    def run(self, interrupted: threading.Event) -> list[Outcome]:
+        stage, state = self._restore()
         self.shown.say("Looking at the target and compiling ...")
         begun = time.monotonic()
-        if progress is None:
-            progress = self._begin(0, None)
+        if state is None:
+            state = self._begin(0, None)
             self.seconds += time.monotonic() - begun
-            self._save(0, progress)
+            self._save(0, state)
         while True:
-            progress = self._train(stage, progress, interrupted)
-            method = self.stages[stage]
-            done = int(progress.step) >= int(method.steps or 0)
-            stuck = int(np.min(np.asarray(progress.streak))) >= PATIENCE
-            finished = done and not stuck and self._is_last(stage, progress)
-            self._save(stage, progress, finished=finished)
-            if stuck or finished or interrupted.is_set():
-                return self._outcome(stage, progress, finished=finished, stuck=stuck)
-            fresh = self._begin(stage + 1, progress.state)
-            progress = inherit(fresh, progress, PATIENCE)
+            state = self._train(stage, state, interrupted)
+            done = int(state.step) >= self._steps(stage)
+            ended = bool(np.all(np.asarray(state.ended) != NOT_ENDED))
+            finished = done and not ended and self._is_last(stage, state)
+            self._save(stage, state, finished=finished)
+            if ended or finished or interrupted.is_set():
+                return self._outcomes(stage, state, finished=finished)
+            state = inherit(self._begin(stage + 1, state.state), state)
             stage += 1
-            self._save(stage, progress)
+            self._save(stage, state)
 
-    def _is_last(self, stage: int, progress: Progress) -> bool:
+    def _is_last(self, stage: int, state: RunState) -> bool:
         """Whether no stage follows this one, or none of them has anything to do.
 
-        A seed that is frozen has nothing to do either.
+        A seed that has ended has nothing to do either.
         """
         if stage + 1 == len(self.stages):
             return True
         ask = self.stages[stage].settled
         ask = jax.vmap(ask) if self.key.shape else ask
-        frozen = np.asarray(progress.streak) >= PATIENCE
-        return bool(np.all(np.asarray(ask(progress.state)) | frozen))
+        ended = np.asarray(state.ended) != NOT_ENDED
+        return bool(np.all(np.asarray(ask(state.state)) | ended))
 
-    def _train(self, stage: int, progress: Progress, interrupted) -> Progress:
-        method = self.stages[stage]
-        key, steps = self._key(stage), int(method.steps or 0)
-        name = type(method).__name__.lower()
+    def _train(self, stage: int, state: RunState, interrupted) -> RunState:
+        learner = self.stages[stage]
+        key, steps, before = (
+            self._key(stage),
+            self._steps(stage),
+            self._steps_before(stage),
+        )
+        name = learner.name
         interval = max(steps // REPORTS, 1)
         patience = np.asarray(PATIENCE, np.int32)
-        step, streak = int(progress.step), np.asarray(progress.streak)
+        step = int(state.step)
         self.shown.stage(name, steps, step)
         chunk, saved = 1, time.monotonic()
+        # The callback was not done with this step when the run was left.
+        if self._is_due(before + step) and self.called < before + step:
+            state = self._call(stage, name, state)
         while step < steps and not interrupted.is_set():
+            ended = np.asarray(state.ended) != NOT_ENDED
+            if np.all(ended):
+                break
             # Chunks end where a report is due, so that reports do not depend on speed.
             due = min((step // interval + 1) * interval, steps)
             stop = min(step + chunk, due)
-            if self.watch_every is not None:
-                stop = min(stop, (step // self.watch_every + 1) * self.watch_every)
+            if self.callback is not None:
+                calls = (before + step) // self.callback_every + 1
+                stop = min(stop, calls * self.callback_every - before)
             start = time.monotonic()
             tried = advance(
                 self.programs[stage],
                 self.program_target,
                 key,
-                progress,
+                state,
                 np.asarray(stop, np.int32),
+                np.asarray(before, np.int32),
                 patience,
                 np.asarray(step % interval == 0),
             )
-            end, found = jax.device_get((tried.step, tried.streak))
+            end, found = jax.device_get((tried.step, tried.nonfinite_in_a_row))
             spent = time.monotonic() - start
             self.seconds += spent
             made = int(end) - step
-            if made > 1 and np.any((found > 0) & (streak < PATIENCE)):
+            if made > 1 and np.any((found > 0) & ~ended):
                 # One of these steps is not finite: fewer of them, until it is alone.
                 chunk = made - 1 if end < stop else made // 2
                 continue
-            progress, streak = tried, found
+            state = tried
             chunk = _next_chunk(chunk, made, spent)
             step = int(end)
             if step == due:
-                self._record(name, step, means(progress), progress)
-            if self.watch_every is not None and step % self.watch_every == 0:
-                self._look(stage, name, step, progress)
-            if np.min(streak) >= PATIENCE:
-                break
+                self._record(name, step, state)
+            if self._is_due(before + step):
+                state = self._call(stage, name, state)
             if time.monotonic() - saved > self.checkpoint_seconds:
-                self._save(stage, progress)
+                self._save(stage, state)
                 saved = time.monotonic()
-        return progress
+        return state
 
-    def _look(self, stage: int, name: str, step: int, progress: Progress) -> None:
-        """A row of what the user's `watch` says about the sampler as it is now."""
-        if self.watch is None:
-            return
-        made = sum(int(s.steps or 0) for s in self.stages[:stage]) + step
-        whole = self._result(stage, progress)
-        seen: list[Mapping[str, float]] = []
-        for i, target in enumerate(self.targets):
-            own = jax.tree.map(lambda a, i=i: a[i], whole) if self.key.shape else whole
-            seen.append(self.watch(made, own, target))
-        columns = {k: [float(each[k]) for each in seen] for k in seen[0]}
+    def _is_due(self, made: int) -> bool:
+        return (
+            self.callback is not None and made > 0 and made % self.callback_every == 0
+        )
+
+    def _call(self, stage: int, name: str, state: RunState) -> RunState:
+        """Calls the callback for every seed, keeps its numbers, and stops whom it says.
+
+        If it raises, the run is saved as it is now; resumed, it calls it again.
+        """
+        made = self._steps_before(stage) + int(state.step)
+        try:
+            numbers, stops = self._ask(stage, state, made)
+        except BaseException:
+            self._save(stage, state)
+            raise
+        self.called = made
+        if numbers:
+            self._append_row({"stage": name, "step": int(state.step), **numbers})
+        if made == self.planned:
+            return state
+        ended = np.asarray(state.ended)
+        stops = np.asarray(stops).reshape(ended.shape)
+        return _with_ended(state, np.where(stops & (ended == NOT_ENDED), made, ended))
+
+    def _ask(self, stage: int, state: RunState, made: int):
+        """The numbers for the history, and for each seed whether it should stop."""
+        assert self.callback is not None
         many = bool(self.key.shape)
-        numbers = {k: v if many else v[0] for k, v in columns.items()}
-        self._keep({"stage": name, "step": step, **numbers})
+        found = means(state)
+        whole = functools.cache(lambda: self._result(stage, state))
 
-    def _record(self, name: str, step: int, means: dict, progress: Progress) -> None:
-        numbers = {k: np.asarray(v).tolist() for k, v in means.items()}
+        def result(seed: int) -> Any:
+            return _of_seed(whole(), seed) if many else whole()
+
+        # What a callback stopped is not looked at any more.
+        stopped = (np.asarray(state.ended) != NOT_ENDED) & ~_broken(state)
+        stopped = np.atleast_1d(stopped)
+        answers: list[dict[str, float]] = [{} for _ in self.targets]
+        stops = [False] * self.seeds
+        for seed, target in enumerate(self.targets):
+            if stopped[seed]:
+                continue
+            event = Event(
+                made,
+                self.planned,
+                {k: float(v[seed] if many else v) for k, v in found.items()},
+                target,
+                History(_rows_of(self.rows, seed if many else None)),
+                seed,
+                functools.partial(result, seed),
+            )
+            answers[seed], stops[seed] = read_answer(self.callback(event))
+        names = dict.fromkeys(name for answer in answers for name in answer)
+        columns = {k: [each.get(k, np.nan) for each in answers] for k in names}
+        return {k: v if many else v[0] for k, v in columns.items()}, stops
+
+    def _record(self, name: str, step: int, state: RunState) -> None:
+        numbers = {k: np.asarray(v).tolist() for k, v in means(state).items()}
         row = {
             "stage": name,
             "step": step,
             **numbers,
-            "skipped": np.asarray(progress.skipped).tolist(),
+            "skipped": np.asarray(state.nonfinite_total).tolist(),
             "seconds": round(self.seconds, 3),
         }
-        self._keep(row)
+        self._append_row(row)
         self.shown.update(step, {k: _mean(v) for k, v in numbers.items()})
 
-    def _keep(self, row: dict[str, Any]) -> None:
+    def _made(self, row: dict[str, Any]) -> int:
+        """How many steps had been made, over all stages, when a row was written."""
+        names = [stage.name for stage in self.stages]
+        return self._steps_before(names.index(row["stage"])) + row["step"]
+
+    def _append_row(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         if self.directory is not None:
             self.directory.append_metrics(row)
 
-    def _result(self, stage: int, progress: Progress) -> Any:
+    def _result(self, stage: int, state: RunState) -> Any:
         build = self.stages[stage].result
         if self.key.shape:
-            return jax.vmap(lambda s: build(self.target, s))(progress.state)
-        return build(self.target, progress.state)
+            # What is not an array, in a network of the user's, is the same for all.
+            return eqx.filter_vmap(lambda s: build(self.target, s))(state.state)
+        return build(self.target, state.state)
 
-    def _price(self, stage: AbstractTask) -> int:
-        """How often one step evaluates the target."""
-        stochastic = getattr(self.target, "is_stochastic", False)
-        return stage.evaluations * (stage.minibatches if stochastic else 1)
-
-    def _evaluations(self, stage: int, progress: Progress) -> tuple[int, ...]:
-        counts = [int(s.steps or 0) * self._price(s) for s in self.stages[:stage]]
-        steps = sum(counts) + int(progress.step) * self._price(self.stages[stage])
-        look = getattr(progress.state, "look", None)
-        looks = 0 if look is None else np.asarray(look.evaluations)
-        return tuple(int(seen) + steps for seen in np.atleast_1d(looks))
-
-    def _outcome(
-        self, stage: int, progress: Progress, *, finished: bool, stuck: bool
-    ) -> Outcome:
-        result = self._result(stage, progress)
-        made = sum(int(s.steps or 0) for s in self.stages[:stage]) + int(progress.step)
-        streaks = tuple(np.atleast_1d(np.asarray(progress.streak)).tolist())
-        common: dict[str, Any] = {
-            "result": result,
-            "rows": self.rows,
-            "streaks": streaks,
-            "evaluations": self._evaluations(stage, progress),
-            "seconds": self.seconds,
-        }
-        seeds = len(streaks)
-        if stuck:
-            failure = self._explain(result, made)
-            common |= {"statuses": (failure,) * seeds, "failure": failure}
-            return Outcome(finished=False, **common)
-        if not finished:
-            status = f"Stopped by Ctrl-C after {made} of {self.total} steps; "
-            status += self._kept()
-            common |= {"statuses": (status,) * seeds, "interrupted": True}
-            return Outcome(finished=False, **common)
-        status = f"Finished {made} steps in {self.seconds:.0f} s."
-        skipped = np.atleast_1d(np.asarray(progress.skipped)).tolist()
-        statuses = tuple(status + _skipping(count) for count in skipped)
-        return Outcome(statuses=statuses, finished=True, **common)
-
-    def _kept(self) -> str:
-        """What an interrupted run leaves, and how to go on."""
-        if self.directory is None:
-            return (
-                "what was learnt by then is returned, but only a run with a directory "
-                "(out=) can go on."
+    def _outcomes(
+        self, stage: int, state: RunState, *, finished: bool
+    ) -> list[Outcome]:
+        whole = self._result(stage, state), state.state
+        made = [self._steps(i) for i in range(stage)] + [int(state.step)]
+        ended = np.atleast_1d(np.asarray(state.ended)).tolist()
+        broken = np.atleast_1d(_broken(state))
+        skipped = np.atleast_1d(np.asarray(state.nonfinite_total))
+        many = bool(self.key.shape)
+        outcomes = []
+        for i in range(self.seeds):
+            result, own = _of_seed(whole, i) if many else whole
+            status = Status.FINISHED if finished else Status.INTERRUPTED
+            rows = _rows_of(self.rows, i if many else None)
+            if ended[i] != NOT_ENDED and broken[i]:
+                status = Status.FROZEN if many else Status.NONFINITE
+            elif ended[i] != NOT_ENDED:
+                status = Status.STOPPED
+                rows = [r for r in rows if self._made(r) <= ended[i]]
+            stages = zip(self.stages, _until(made, ended[i]), strict=False)
+            outcomes.append(
+                Outcome(
+                    result=result,
+                    state=own,
+                    status=status,
+                    rows=rows,
+                    stages=tuple(stages),
+                    planned=self.planned,
+                    nonfinite_steps=int(skipped[i]),
+                    seconds=self.seconds,
+                )
             )
-        return (
-            f"what was learnt by then is kept in {self.directory.path}: to go on, "
-            "repeat the same with resume=True (--resume)."
-        )
-
-    def _explain(self, result: Any, made: int) -> str:
-        reason = "look at the density where the draws are, or lower the learning rate"
-        if isinstance(result, Sampler) and not self.key.shape:
-            key = jax.random.fold_in(self.key, 1)
-            reason = blame(key, self.target, result) or reason
-        return (
-            f"Training stopped after {made} steps: the last {PATIENCE} were not "
-            f"finite; {reason}."
-        )
+        return outcomes
 
 
-def warn_if_interrupted(outcome: Outcome) -> None:
-    """Tells the caller of `fit` or `train` that the result is half trained."""
-    if outcome.interrupted:
-        warnings.warn(outcome.status, UnfinishedWarning, stacklevel=3)
+def _of_seed(tree: Any, i: int) -> Any:
+    """One seed of a tree whose arrays have one entry for each."""
+    return jax.tree.map(lambda a: a[i] if eqx.is_array(a) else a, tree)
 
 
-def _skipping(count: int) -> str:
-    if count == 0:
-        return ""
-    if count == 1:
-        return " 1 step was not finite and was skipped."
-    return f" {count} steps were not finite and were skipped."
+def _broken(state: RunState) -> Bool[np.ndarray, "..."]:
+    """Which seeds are frozen because their steps were not finite."""
+    return np.asarray(np.asarray(state.nonfinite_in_a_row) >= PATIENCE)
+
+
+def _with_ended(state: RunState, ended: Int[np.ndarray, "..."]) -> RunState:
+    return eqx.tree_at(lambda s: s.ended, state, jnp.asarray(ended, jnp.int32))
+
+
+def _until(made: list[int], ended: int) -> list[int]:
+    """The steps of the stages, for a seed that ended after so many in all."""
+    if ended == NOT_ENDED:
+        return made
+    cut, left = [], ended
+    for steps in made:
+        cut.append(min(steps, left))
+        left -= cut[-1]
+    return cut
+
+
+def _rows_of(rows: list[dict[str, Any]], seed: int | None) -> list[dict[str, Any]]:
+    """The rows of one seed of many; all, where there is one."""
+    if seed is None:
+        return list(rows)
+    return [
+        {k: v[seed] if isinstance(v, list) else v for k, v in row.items()}
+        for row in rows
+    ]
 
 
 def _mean(values: Any) -> float:

@@ -1,0 +1,1 @@
+"""The paper's tables and figures, made again with pushforward from a checkout."""

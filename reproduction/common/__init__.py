@@ -1,0 +1,1 @@
+"""What the three experiments share."""

@@ -1,0 +1,1 @@
+"""The second experiment: Bayesian logistic regression on Covertype."""

@@ -1,0 +1,1 @@
+"""The first experiment: every sampler on six densities in the plane."""

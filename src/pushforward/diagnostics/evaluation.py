@@ -1,0 +1,97 @@
+"""Log densities and scores of draws, in blocks, and how many evaluations that takes."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from pushforward.targets.base import AbstractTarget
+
+# Draws are evaluated in blocks of this size, so that their number compiles nothing.
+BLOCK = 2048
+
+
+def padded(n: int) -> int:
+    """`n` rounded up to whole blocks: the evaluations that `n` draws take."""
+    return -(-n // BLOCK) * BLOCK
+
+
+def log_densities(
+    target: AbstractTarget, draws: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, " n"]:
+    """The un-normalised log density at each draw."""
+    return _in_blocks(_log_density_block, target, draws)
+
+
+def scores(
+    target: AbstractTarget, draws: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, "n d"]:
+    """The score at each draw, over all data where there are data."""
+    return _in_blocks(_score_block, target, draws)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Draws with what the target says about each.
+
+    Attributes:
+        draws: In unconstrained coordinates.
+        log_densities: Log densities; None where the target has no density.
+        noisy: The points at which the scores were taken: the draws, or draws with the
+            least noise of a noise-conditional target, whose score is of those.
+        scores: The score at each of them.
+    """
+
+    draws: Float[np.ndarray, "n d"]
+    log_densities: Float[np.ndarray, " n"] | None
+    noisy: Float[np.ndarray, "n d"]
+    scores: Float[np.ndarray, "n d"]
+
+    @staticmethod
+    def of(
+        rng: np.random.Generator,
+        target: AbstractTarget,
+        draws: Float[np.ndarray, "n d"],
+    ) -> tuple["Sample", int]:
+        """The draws where all is finite, and the number of the others."""
+        noisy = draws
+        least_noise, _ = target.noise_range
+        if least_noise > 0:
+            noise = rng.standard_normal(draws.shape)
+            noisy = draws + least_noise * noise
+        slopes = scores(target, noisy)
+        finite = np.isfinite(slopes).all(axis=1)
+        values = None
+        if target.why_no_density() is None:
+            values = log_densities(target, draws)
+            finite &= np.isfinite(values)
+            values = values[finite]
+        sample = Sample(draws[finite], values, noisy[finite], slopes[finite])
+        return sample, int(np.sum(~finite))
+
+    @staticmethod
+    def evaluations(target: AbstractTarget, n: int) -> int:
+        """What `of` costs for `n` draws."""
+        return padded(n) * (2 if target.why_no_density() is None else 1)
+
+
+@eqx.filter_jit
+def _log_density_block(target, block):
+    return target.map(target.log_density, block)
+
+
+@eqx.filter_jit
+def _score_block(target, block):
+    return target.map(target.score, block)
+
+
+def _in_blocks(function, target, draws):
+    parts = []
+    for start in range(0, len(draws), BLOCK):
+        part = draws[start : start + BLOCK]
+        rows = np.arange(BLOCK) % len(part)
+        values = function(target, jnp.asarray(part[rows], float))
+        parts.append(np.asarray(values, np.float64)[: len(part)])
+    return np.concatenate(parts)

@@ -1,0 +1,22 @@
+"""The tests of a verdict. A new one is a file here, and one line in `TESTS`."""
+
+from pushforward.diagnostics.tests.base import Evidence, Need, StatisticalTest
+from pushforward.diagnostics.tests.log_density import LOG_DENSITY
+from pushforward.diagnostics.tests.marginals import MARGINALS
+from pushforward.diagnostics.tests.mmd import MMD
+from pushforward.diagnostics.tests.mode_weights import MODE_WEIGHTS
+from pushforward.diagnostics.tests.sliced_w2 import SLICED_W2
+from pushforward.diagnostics.tests.stationarity import STATIONARITY
+from pushforward.diagnostics.tests.stein import STEIN_DISCREPANCY
+
+TESTS: tuple[StatisticalTest, ...] = (
+    STEIN_DISCREPANCY,
+    STATIONARITY,
+    LOG_DENSITY,
+    MODE_WEIGHTS,
+    SLICED_W2,
+    MMD,
+    MARGINALS,
+)
+
+__all__ = ["TESTS", "Evidence", "Need", "StatisticalTest"]

@@ -1,0 +1,202 @@
+"""Draws on their way to disk, a block at a time: `.npy`, `.npz` or `.csv`."""
+
+import contextlib
+import csv
+import functools
+import io
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pushforward import _files
+from pushforward.errors import UsageError
+from pushforward.targets.structure import Structure
+
+Blocks = Iterator[list[np.ndarray]]
+
+
+def write_draws(
+    path: Path,
+    structure: Structure,
+    n: int,
+    batches: Iterator[Any],
+    *,
+    progress: bool = False,
+) -> Path:
+    """Writes draws to a file; memory does not grow with their number.
+
+    Args:
+        path: where to; its suffix says how. `.npy` holds one table, a row a draw;
+            `.csv` the same with a header; `.npz` an array for each leaf of the tree.
+        structure: what the draws are draws of.
+        n: how many draws there are in all.
+        batches: the draws: trees of arrays with a leading axis.
+        progress: show on stderr how far it is.
+
+    Returns:
+        `path`.
+    """
+    writers: dict[str, Callable[..., None]] = {
+        ".npy": _write_npy,
+        ".npz": functools.partial(_write_npz, folder=path.parent),
+        ".csv": _write_csv,
+    }
+    if path.suffix not in writers:
+        raise UsageError(
+            f"Draws are written as .npy, .npz or .csv, and {str(path)!r} is none "
+            "of them; give the name another ending."
+        )
+    with _files.replacing(path) as file, _reporter(n, path, progress) as report:
+        writers[path.suffix](file, structure, n, _leaves(batches, report))
+    return path
+
+
+def column_names(structure: Structure) -> list[str]:
+    """A name for each column of a table of draws, in the user's own parameters."""
+    if structure.own_names is not None:
+        return list(structure.own_names)
+    names = []
+    for leaf in structure.leaves:
+        label = leaf.name or "x"
+        for index in np.ndindex(*leaf.shape):
+            names.append(f"{label}[{','.join(map(str, index))}]" if index else label)
+    return names
+
+
+def leaf_names(structure: Structure) -> list[str]:
+    """A name for each array of an `.npz` file."""
+    return [leaf.name or "draws" for leaf in structure.leaves]
+
+
+def _leaves(batches: Iterator[Any], report: Callable[[int], None]) -> Blocks:
+    done = 0
+    for block in batches:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(block)]
+        yield leaves
+        done += len(leaves[0])
+        report(done)
+
+
+def _dtype() -> np.dtype:
+    # That of the draws themselves: single, unless the program runs in 64-bit.
+    return np.dtype(jnp.result_type(float))
+
+
+def _begin_npy(file: Any, shape: tuple[int, ...]) -> None:
+    """The header of an array whose numbers are still to come."""
+    description = np.lib.format.dtype_to_descr(_dtype())
+    header = {"descr": description, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _put(file: Any, array: np.ndarray) -> None:
+    file.write(np.ascontiguousarray(array, _dtype()).data)
+
+
+def _table(leaves: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def _write_npy(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> None:
+    _begin_npy(file, (n, len(column_names(structure))))
+    for leaves in blocks:
+        _put(file, _table(leaves))
+
+
+def _write_npz(
+    file: BinaryIO, structure: Structure, n: int, blocks: Blocks, *, folder: Path
+) -> None:
+    members = [_member(name) for name in leaf_names(structure)]
+    shapes = [(n, *leaf.shape) for leaf in structure.leaves]
+    archive = zipfile.ZipFile(file, "w")
+    if len(members) == 1:
+        with archive, archive.open(members[0], "w", force_zip64=True) as into:
+            _begin_npy(into, shapes[0])
+            for (leaf,) in blocks:
+                _put(into, leaf)
+        return
+    # An archive takes one array after the other, and a block holds a piece of each.
+    with archive, contextlib.ExitStack() as stack:
+        parts = [
+            stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in members
+        ]
+        for part, shape in zip(parts, shapes, strict=True):
+            _begin_npy(part, shape)
+        for leaves in blocks:
+            for part, leaf in zip(parts, leaves, strict=True):
+                _put(part, leaf)
+        for part, member in zip(parts, members, strict=True):
+            part.seek(0)
+            with archive.open(member, "w", force_zip64=True) as into:
+                shutil.copyfileobj(part, into, 1 << 20)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    # Without a date, so that the same draws are the same bytes; and stored as they are,
+    # for random numbers do not shrink.
+    member = zipfile.ZipInfo(f"{name}.npy")
+    member.external_attr = 0o644 << 16
+    return member
+
+
+def _write_csv(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> None:
+    names = column_names(structure)
+    header = io.StringIO()
+    # Names such as theta[1,2] need quotes.
+    csv.writer(header, lineterminator="\n").writerow(names)
+    file.write(header.getvalue().encode())
+    # As many digits as give the same number back.
+    digits = "%.9g" if _dtype().itemsize == 4 else "%.17g"
+    line = ",".join([digits] * len(names)) + "\n"
+    for leaves in blocks:
+        table = _table(leaves)
+        file.write((line * len(table) % tuple(table.ravel().tolist())).encode())
+
+
+@contextlib.contextmanager
+def _reporter(n: int, path: Path, progress: bool) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of draws written so far."""
+    if not progress:
+        yield lambda done: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        with Progress(
+            TextColumn("writing {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        ) as bar:
+            task = bar.add_task(path.name, total=n)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield _plain_reporter(n, path)
+
+
+def _plain_reporter(n: int, path: Path) -> Callable[[int], None]:
+    last = time.monotonic()
+
+    def report(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 5:
+            last = time.monotonic()
+            print(f"{path.name}: {done:,} of {n:,} draws", file=sys.stderr)
+
+    return report

@@ -1,1 +1,0 @@
-"""The paper's experiments, each one a file, made with the public interface only."""

@@ -1,0 +1,111 @@
+"""A Gaussian mixture fitted to particles: where a mixture map starts."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+# Logits, means and lower factors of the covariances of a Gaussian mixture.
+Mixture = tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]
+
+
+def fit_mixture(
+    key: PRNGKeyArray,
+    x: Float[Array, "n d"],
+    components: int,
+    *,
+    sweeps: int = 50,
+    metric: Float[Array, "d d"] | None = None,
+) -> Mixture:
+    """A Gaussian mixture by EM, from a k-means++ start: logits, means, factors.
+
+    A weak prior (d + 1 pseudo-observations of variance .02) keeps every covariance
+    positive. No library in the core does this inside a compiled program.
+
+    With a `metric` it is a mixture for many dimensions. Its components have one
+    covariance in common, as the points are too few for one each, and the start measures
+    distances between `metric @ x`: in coordinates in which all directions vary alike,
+    the one that separates two modes does not stand out against so many others.
+    """
+    n, dim = x.shape
+    y = x if metric is None else x @ metric.T
+    eye = jnp.eye(dim, dtype=x.dtype)
+
+    def next_centre(carry, key):
+        distances = carry
+        chosen = y[jax.random.categorical(key, jnp.log(distances + 1e-12))]
+        new = jnp.minimum(distances, jnp.sum((y - chosen[None]) ** 2, axis=1))
+        return new, chosen
+
+    start = jnp.ones(n, x.dtype)
+    _, centres = jax.lax.scan(next_centre, start, jax.random.split(key, components))
+    distances = jnp.sum((y[:, None] - centres[None]) ** 2, axis=-1)
+    members = jax.nn.one_hot(jnp.argmin(distances, axis=1), components, dtype=x.dtype)
+
+    def maximise(members):
+        mass = jnp.sum(members, axis=0) + 1e-3
+        means = members.T @ x / mass[:, None]
+        second = jnp.einsum("nk,ni,nj->kij", members, x, x) / mass[:, None, None]
+        spread = second - means[:, :, None] * means[:, None, :]
+        counted = mass
+        if metric is not None:
+            pooled = jnp.einsum("k,kij->ij", mass / jnp.sum(mass), spread)
+            spread = jnp.broadcast_to(pooled[None], spread.shape)
+            counted = jnp.full_like(mass, n)
+        share = (counted / (counted + dim + 1))[:, None, None]
+        covariances = share * spread + (0.02 * (1 - share) + 1e-4) * eye[None]
+        return jnp.log(mass / n), means, jnp.linalg.cholesky(covariances)
+
+    def sweep(_, mixture):
+        logits, means, factors = mixture
+        inverses = jnp.linalg.inv(factors)
+        # (n, k, d): the whitened distance of every point to every component.
+        offsets = jnp.einsum("kij,nkj->nki", inverses, x[:, None] - means[None])
+        diagonals = jnp.diagonal(factors, axis1=1, axis2=2)
+        log_dets = jnp.sum(jnp.log(diagonals), axis=1)
+        log_weights = (logits - log_dets)[None] - 0.5 * jnp.sum(offsets**2, axis=-1)
+        return maximise(jax.nn.softmax(log_weights, axis=1))
+
+    return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))
+
+
+# On the way from one mode to another log q falls by more than this, and rises again.
+_DIP = 3.0
+# Normals whose means are closer than this, in standard deviations, overlap.
+_OVERLAP = 4.0
+
+
+def merge(
+    log_density: Callable[[Float[Array, " d"]], Float[Array, ""]], mixture: Mixture
+) -> Mixture:
+    """A mixture of one covariance, with the components of one mode made one normal.
+
+    Of those that a component overlaps, or reaches on a way without a dip, it joins the
+    one where log q is highest; so one that lies between two modes does not link them.
+    What is made of those that were joined has their weight, mean and covariance, and
+    its copies stand in their places.
+    """
+    logits, means, factors = mixture
+    offsets = means[:, None] - means[None]
+    away = jnp.linalg.norm(offsets @ jnp.linalg.inv(factors[0]).T, axis=-1)
+    along = jnp.linspace(0.0, 1.0, 9, dtype=means.dtype)[:, None, None, None]
+    ways = means[None, None] + along * offsets[None]
+    heights = jax.vmap(jax.vmap(jax.vmap(log_density)))(ways)
+    before = jax.lax.cummax(heights)
+    after = jax.lax.cummax(heights, reverse=True)
+    dip = jnp.max(jnp.minimum(before, after) - heights, axis=0)
+    reached = (away < _OVERLAP) | (dip < _DIP)
+    highest = jnp.argmax(jnp.where(reached, heights[0], -jnp.inf), axis=1)
+    for _ in range(means.shape[0].bit_length()):
+        highest = highest[highest]
+    linked = (highest[:, None] == highest[None, :]).astype(means.dtype)
+    shares = linked * jax.nn.softmax(logits)[None]
+    masses = jnp.sum(shares, axis=1)
+    shares = shares / masses[:, None]
+    centres = shares @ means
+    apart = means[None] - centres[:, None]
+    spread = jnp.einsum("kj,kji,kjl->kil", shares, apart, apart)
+    covariances = spread + factors @ jnp.swapaxes(factors, 1, 2)
+    logits = jnp.log(masses / jnp.sum(linked, axis=1))
+    return logits, centres, jnp.linalg.cholesky(covariances)

@@ -1,0 +1,148 @@
+"""How a training ended, and what it leaves."""
+
+import dataclasses
+import enum
+from pathlib import Path
+from typing import Any
+
+from pushforward.sampler import Sampler
+from pushforward.training.history import History
+
+
+class Status(enum.Enum):
+    """How a training ended. The values are sentences; `str` gives them."""
+
+    FINISHED = "Training finished."
+    INTERRUPTED = "Ctrl-C stopped the training."
+    STOPPED = "The callback stopped the training."
+    NONFINITE = "Training stopped because its steps were not finite."
+    FROZEN = "This seed was frozen because its steps were not finite."
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AbstractTrained:
+    """What every training leaves; `print` shows it in a few lines.
+
+    Attributes:
+        status: how training ended.
+        history: a table of what was measured during training.
+        config: plain names and numbers that say exactly what was run.
+        steps: how many steps were made.
+        planned: how many steps were planned.
+        nonfinite_steps: how many of the steps were not finite and were skipped.
+        seconds: how long training took, compilation included.
+        reason: what is wrong where training broke down and what to do, if known.
+        out: the directory of the run, where it has one.
+    """
+
+    status: Status
+    history: History
+    config: dict[str, Any]
+    steps: int
+    planned: int
+    nonfinite_steps: int
+    seconds: float
+    reason: str | None = None
+    out: Path | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether training made all its steps, or its callback ended it on purpose."""
+        return self.status in (Status.FINISHED, Status.STOPPED)
+
+    @property
+    def message(self) -> str:
+        """The status with the particulars of this run."""
+        match self.status:
+            case Status.FINISHED:
+                text = f"Finished {self.steps} steps in {self.seconds:.0f} s."
+            case Status.STOPPED:
+                text = (
+                    f"The callback stopped the training after {self.steps} of "
+                    f"{self.planned} steps ({self.seconds:.0f} s)."
+                )
+            case Status.INTERRUPTED:
+                return (
+                    f"Stopped by Ctrl-C after {self.steps} of {self.planned} steps; "
+                    f"{self._kept}"
+                )
+            case Status.NONFINITE | Status.FROZEN:
+                which = "Training" if self.status is Status.NONFINITE else "This seed"
+                reason = f"; {self.reason}" if self.reason else ""
+                return (
+                    f"{which} stopped after {self.steps} of {self.planned} steps: the "
+                    f"last of them were not finite{reason}."
+                )
+        return text + _skipping(self.nonfinite_steps)
+
+    @property
+    def _kept(self) -> str:
+        """What an interrupted run leaves, and how to go on."""
+        if self.out is None:
+            return (
+                "what it had learnt by then is returned, but only a run with a "
+                "directory (out=) can go on."
+            )
+        return (
+            f"what it had learnt by then is in {self.out}: to go on, repeat the same "
+            "with resume=True (--resume)."
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.message}>"
+
+    @property
+    def _subject(self) -> str:
+        """What was trained on."""
+        return self.config["target"]["kind"]
+
+    def __str__(self) -> str:
+        method = self.config["method"]
+        lines = [self.message]
+        lines.append(f"  method   {method['name']}")
+        lines.append(f"  target   {self._subject}")
+        if last := self.history.last:
+            lines.append("  at last  " + ", ".join(f"{k} {v:.4g}" for k, v in last))
+        lines.append(f"  history  {len(self.history)} rows, in .history; see .config")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Trained(AbstractTrained):
+    """What `train` returns.
+
+    Attributes:
+        result: what was learnt.
+    """
+
+    result: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Fit(AbstractTrained):
+    """What `fit` returns.
+
+    Attributes:
+        sampler: the trained sampler.
+        evaluations: how often the target was evaluated, the initialisation included.
+    """
+
+    sampler: Sampler
+    evaluations: int
+
+    @property
+    def _subject(self) -> str:
+        about = self.config["target"]
+        many = "1 dimension" if about["dim"] == 1 else f"{about['dim']} dimensions"
+        return f"{about['kind']} in {many}, evaluated {self.evaluations:,} times"
+
+
+def _skipping(count: int) -> str:
+    if count == 0:
+        return ""
+    if count == 1:
+        return " 1 step was not finite and was skipped."
+    return f" {count} steps were not finite and were skipped."
