@@ -99,7 +99,7 @@ class Exploration:
         return (
             f"Exploration: {len(self.particles):,} particles, {found},\n"
             f"log normaliser {self.log_normaliser:.3f} ± {self.log_normaliser_se:.3f}, "
-            f"{self.evaluations:,} evaluations; independent runs {verb} about it."
+            f"{self.evaluations:,} evaluations; {trust}."
         )
 
 
