@@ -4,6 +4,7 @@ This runs before any test module is imported, and so before JAX starts a device 
 before any module of pushforward is loaded.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # not a fixture: it comes before the fixtures of the module, which compile too.
     long = any(map(item.get_closest_marker, ("optimised", "slow")))
     jax.config.update("jax_disable_most_optimizations", not long)
+
+
+# Linux gives a process 65,530 memory maps by default. Every compiled program takes
+# some, and XLA crashes when there are none left.
+_MAPS = Path("/proc/self/maps")
+_MOST_MAPS = 20_000
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 # The files that take longest, the longest first.
