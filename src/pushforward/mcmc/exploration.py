@@ -8,7 +8,7 @@
    little of the mass, as the neck of a funnel does.
 3. *Pool.* Each run estimates the normaliser, too low where it misses mass. The two
    runs that found the most are pooled, with those of the others that found as much.
-4. *Double.* The number of particles doubles until the two agree.
+4. *Grow.* The number of particles is multiplied by four until the two agree.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.errors import UsageError
 from pushforward.mcmc.ascent import (
@@ -31,7 +31,6 @@ from pushforward.mcmc.ascent import (
     maximum_cost,
 )
 from pushforward.mcmc.mixture import GaussianMixture
-from pushforward.mcmc.moments import mean_and_covariance
 from pushforward.mcmc.smc import Particles, temper
 from pushforward.targets.base import AbstractTarget
 
@@ -42,6 +41,10 @@ MAX_MODES = 64
 _MAX_DIM_MANY_MODES = 128
 _ASCENTS, _ASCENTS_WIDE = 1024, 64
 _ROUNDS = 3
+# Each number of particles is a program to compile: they grow by more than a doubling.
+_GROWTH = 4
+# Numbers of maxima are rounded up to one of these, so that few programs serve all.
+_SIZES = (4, MAX_MODES)
 _MAX_TEMPERATURES = 150
 # The share of the starting mixture that spans all maxima.
 _WIDE_SHARE = 0.5
@@ -62,6 +65,9 @@ class Exploration:
         mode_centres: A maximum for each mode, in unconstrained coordinates, the
             heaviest first.
         mode_weights: The share of the particles in each mode.
+        mode_axes: For each mode a matrix whose columns are the axes of the Gaussian of
+            its widths, each one standard deviation long.
+        labels: The mode of each particle.
         num_maxima: How many distinct maxima were found; more than there are modes
             where some are joined, or where there are too many to tell apart.
         log_normaliser: The log of the integral of the un-normalised density.
@@ -77,6 +83,8 @@ class Exploration:
     draws: Any
     mode_centres: Float[np.ndarray, "k d"]
     mode_weights: Float[np.ndarray, " k"]
+    mode_axes: Float[np.ndarray, "k d d"]
+    labels: Int[np.ndarray, " n"]
     num_maxima: int
     log_normaliser: float
     log_normaliser_se: float
@@ -133,21 +141,23 @@ def explore(
         runs = _temper_all(jax.random.fold_in(key, n), target, found, n)
         spent += sum(int(run.evaluations) for run in runs)
         log_z, error, agreed = _agreement(runs)
-        # The next round costs about twice as much as this one.
-        more = spent + 2 * (spent - begun)
-        if agreed or 2 * n > MAX_PARTICLES or more > budget:
+        # The next round costs about as much more as it has more particles.
+        more = spent + _GROWTH * (spent - begun)
+        if agreed or _GROWTH * n > MAX_PARTICLES or more > budget:
             break
-        n *= 2
-    pool_key, key = jax.random.split(key)
-    particles = _pool(pool_key, runs, 2 * n)
-    centres, weights = _modes(target, found, particles)
+        n *= _GROWTH
+    particles = jnp.asarray(_pool(_generator(key), runs, 2 * n), float)
+    tops, labels = _modes(target, found, particles)
+    weights = np.bincount(labels, minlength=len(tops)) / len(labels)
     if found.complete:
-        spent += _POINTS_BETWEEN * len(found.maxima.height) ** 2
+        spent += _POINTS_BETWEEN * _size(len(found.maxima.height)) ** 2
     return Exploration(
         particles=particles,
-        draws=jax.vmap(target.structure.unflatten)(particles),
-        mode_centres=centres,
+        draws=_unflatten(target, particles),
+        mode_centres=found.maxima.position[tops],
         mode_weights=weights,
+        mode_axes=found.maxima.axes[tops],
+        labels=labels,
         num_maxima=found.num_maxima,
         log_normaliser=log_z,
         log_normaliser_se=error,
@@ -167,15 +177,39 @@ class _Climb:
     evaluations: int
 
 
+def _generator(key: PRNGKeyArray) -> np.random.Generator:
+    """A NumPy generator, for what is done on the host."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def _size(n: int) -> int:
+    """`n` rounded up to one of a few numbers."""
+    return next((size for size in _SIZES if size >= n), n)
+
+
 @eqx.filter_jit
-def _ascend_around(key, target, n, centre, scale, low, high):
+def _unflatten(target: AbstractTarget, particles):
+    return jax.vmap(target.structure.unflatten)(particles)
+
+
+@eqx.filter_jit
+def _ascend_around(key, i, target, n, centre, scale, low, high):
+    key = jax.random.fold_in(key, i)
     starts, sizes = log_uniform_starts(key, n, centre, scale, low, high)
     return ascend(target.log_density, starts, sizes)
 
 
 @eqx.filter_jit
-def _maxima_at(target, points):
+def _maximum_at_each(target, points):
     return jax.lax.map(lambda x: maximum_at(target.log_density, x), points)
+
+
+def _maxima_at(target: AbstractTarget, points) -> Maximum:
+    """The maxima near some points, as NumPy arrays."""
+    n = len(points)
+    rows = np.minimum(np.arange(_size(n)), n - 1)
+    found = _maximum_at_each(target, jnp.asarray(points[rows], float))
+    return jax.tree.map(lambda a: np.asarray(a, np.float64)[:n], found)
 
 
 def _climb(key: PRNGKeyArray, target: AbstractTarget) -> _Climb:
@@ -192,15 +226,8 @@ def _climb(key: PRNGKeyArray, target: AbstractTarget) -> _Climb:
     for i in range(_ROUNDS if many else 1):
         # First from everywhere, then from the region that holds the maxima.
         low, high = (0.1, 100.0 if many else 1.0) if i == 0 else (1.0, 5.0)
-        best, highest = _ascend_around(
-            jax.random.fold_in(key, i),
-            target,
-            n,
-            jnp.asarray(centre, float),
-            jnp.asarray(scale, float),
-            low,
-            high,
-        )
+        settings = (jnp.asarray(a, float) for a in (centre, scale, low, high))
+        best, highest = _ascend_around(key, np.int32(i), target, n, *settings)
         evaluations += n * ASCENT_STEPS + maximum_cost(dim)
         points = np.concatenate([points, np.asarray(best, np.float64)])
         heights = np.concatenate([heights, np.asarray(highest, np.float64)])
@@ -208,9 +235,8 @@ def _climb(key: PRNGKeyArray, target: AbstractTarget) -> _Climb:
         points, heights = points[usable], heights[usable]
         if not len(points):
             continue
-        top = _maxima_at(target, jnp.asarray(points[[np.argmax(heights)]], float))
-        axes = np.asarray(top.axes[0], np.float64)
-        widths = np.sqrt(np.sum(axes**2, axis=1))
+        top = _maxima_at(target, points[[np.argmax(heights)]])
+        widths = np.sqrt(np.sum(top.axes[0] ** 2, axis=1))
         kept = _distinct(points, heights, widths, 8 * MAX_MODES, 10.0 + 5 * dim)
         centre = points[kept].mean(axis=0)
         scale = np.sqrt(points[kept].var(axis=0) + widths**2)
@@ -219,13 +245,10 @@ def _climb(key: PRNGKeyArray, target: AbstractTarget) -> _Climb:
             "The log density is finite at none of the points that exploration tried; "
             "check it at points where it should be finite."
         )
-    maxima = _maxima_at(target, jnp.asarray(points[kept[:limit]], float))
-    evaluations += min(len(kept), limit) * maximum_cost(dim)
+    maxima = _maxima_at(target, points[kept[:limit]])
+    evaluations += _size(min(len(kept), limit)) * maximum_cost(dim)
     # Newton's steps may lead two ascents to one maximum.
-    positions, masses = (
-        np.asarray(a, np.float64) for a in (maxima.position, maxima.log_mass)
-    )
-    unique = _distinct(positions, masses, 0.5 * widths, limit, math.inf)
+    unique = _distinct(maxima.position, maxima.log_mass, 0.5 * widths, limit, math.inf)
     maxima = jax.tree.map(lambda a: a[unique], maxima)
     complete = len(kept) <= limit
     base = _base(points[kept], maxima, known=complete)
@@ -249,8 +272,7 @@ def _distinct(points, heights, widths, most, drop):
 
 def _base(points, maxima: Maximum, *, known: bool) -> GaussianMixture:
     """Gaussians at the maxima, and one that spans them all, which is the last."""
-    axes = np.asarray(maxima.axes, np.float64)
-    masses = np.asarray(maxima.log_mass, np.float64)
+    axes, masses = maxima.axes, maxima.log_mass
     shares = np.exp(masses - np.max(masses))
     shares /= shares.sum()
     within = np.einsum("k,kij,klj->il", shares, axes, axes)
@@ -264,12 +286,26 @@ def _base(points, maxima: Maximum, *, known: bool) -> GaussianMixture:
     logs = np.logaddexp(np.log(shares), floor) if known else np.zeros(0)
     if known:
         logs = logs - np.logaddexp.reduce(logs) + np.log(1 - _WIDE_SHARE)
-    means = [*np.asarray(maxima.position)] if known else []
-    return GaussianMixture.of(
-        jnp.asarray([*logs, np.log(_WIDE_SHARE)], float),
-        jnp.asarray(np.stack([*means, centre]), float),
-        jnp.asarray(np.stack([*factors, np.linalg.cholesky(wide)]), float),
+    means = [*maxima.position] if known else []
+    return _mixture(
+        [*logs, np.log(_WIDE_SHARE)],
+        [*means, centre],
+        [*factors, np.linalg.cholesky(wide)],
+        size=1 + _size(len(factors)),
     )
+
+
+def _mixture(logs, means, factors, *, size: int) -> GaussianMixture:
+    """A mixture, with Gaussians of no weight before the others to make up its size."""
+    more = size - len(logs)
+    return _make_mixture(
+        jnp.asarray([-np.inf] * more + [*logs], float),
+        jnp.asarray(np.stack([means[-1]] * more + [*means]), float),
+        jnp.asarray(np.stack([factors[-1]] * more + [*factors]), float),
+    )
+
+
+_make_mixture = eqx.filter_jit(GaussianMixture.of)
 
 
 def _lower(axes):
@@ -284,32 +320,37 @@ def _temper_all(
 ) -> list[Particles]:
     """Two runs from the maxima, and two from a plain wide Gaussian, one by one."""
     dim = target.dim
-    runs = [
-        _temper(jax.random.fold_in(key, i), target, found.base, n) for i in range(2)
-    ]
+    runs = [_temper(key, np.int32(i), target, found.base, n) for i in range(2)]
     if n < 5 * dim:
         # A Gaussian is not improved by so few particles.
         return runs
-    mean, factor = jnp.zeros(dim), 3.0 * jnp.eye(dim)
+    mean, factor = np.zeros(dim), 3.0 * np.eye(dim)
+    size = len(found.base.log_weights)
     for i in range(2, 5):
-        base = GaussianMixture.of(jnp.zeros(1), mean[None], factor[None])
-        run = _temper(jax.random.fold_in(key, i), target, base, n)
-        mean, covariance = mean_and_covariance(run.positions)
-        factor = 1.5 * jnp.linalg.cholesky(covariance)
+        base = _mixture([0.0], [mean], [factor], size=size)
+        run = _temper(key, np.int32(i), target, base, n)
+        mean, factor = _spread(np.asarray(run.positions, np.float64))
         if i > 2:
             runs.append(run)
         else:
             first = run
     # What the first of the three cost is part of the price.
-    total = runs[-1].evaluations + first.evaluations
+    total = np.asarray(runs[-1].evaluations) + np.asarray(first.evaluations)
     runs[-1] = eqx.tree_at(lambda r: r.evaluations, runs[-1], total)
     return runs
 
 
+def _spread(positions):
+    """The mean of points, and a factor of 1.5^2 times their covariance."""
+    covariance = np.cov(positions, rowvar=False, ddof=0).reshape(positions.shape[1], -1)
+    ridge = np.diag(1e-6 * np.diagonal(covariance) + np.finfo(np.float32).tiny)
+    return positions.mean(axis=0), 1.5 * np.linalg.cholesky(covariance + ridge)
+
+
 @eqx.filter_jit
-def _temper(key, target, base: GaussianMixture, n: int) -> Particles:
+def _temper(key, i, target, base: GaussianMixture, n: int) -> Particles:
     """A run in coordinates in which the widest Gaussian of the base is standard."""
-    start_key, key = jax.random.split(key)
+    start_key, key = jax.random.split(jax.random.fold_in(key, i))
     mean, factor, inverse = base.means[-1], base.factors[-1], base.inverses[-1]
     log_det = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
     start = (base.sample(start_key, n) - mean[None]) @ inverse.T
@@ -359,7 +400,9 @@ def _agreement(runs: list[Particles]) -> tuple[float, float, bool]:
     return pooled, error, bool(np.ptp(logs[:2]) < _AGREEMENT)
 
 
-def _pool(key: PRNGKeyArray, runs: list[Particles], n: int) -> Float[Array, "n d"]:
+def _pool(
+    rng: np.random.Generator, runs: list[Particles], n: int
+) -> Float[np.ndarray, "n d"]:
     """`n` particles of the runs that count, in proportion to their normalisers."""
     counted = _counted(runs)
     logs = np.array([_normaliser(run) for run in counted])
@@ -368,50 +411,48 @@ def _pool(key: PRNGKeyArray, runs: list[Particles], n: int) -> Float[Array, "n d
     edges = np.rint(np.cumsum(shares / shares.sum()) * n).astype(int)
     counts = np.diff(edges, prepend=0)
     parts = []
-    for i, (run, count) in enumerate(zip(counted, counts, strict=True)):
-        size = run.positions.shape[0]
-        order = jax.random.permutation(jax.random.fold_in(key, i), size)
+    for run, count in zip(counted, counts, strict=True):
+        positions = np.asarray(run.positions)
+        order = rng.permutation(len(positions))
         # A run that stands for more than its particles repeats them evenly.
-        parts.append(run.positions[order[np.arange(count) % size]])
-    return jnp.concatenate(parts)
+        parts.append(positions[order[np.arange(count) % len(positions)]])
+    return np.concatenate(parts)
 
 
 def _modes(target: AbstractTarget, found: _Climb, particles):
-    """The modes among the maxima, and the share of the particles in each."""
+    """A maximum for each mode, the heaviest first, and the mode of each particle."""
     if not found.complete:
         # Too many to list: none is told apart.
-        best = np.asarray(found.maxima.position[:1], np.float64)
-        return best, np.ones(1)
+        return np.zeros(1, int), np.zeros(len(particles), np.int32)
     roots = _joined(target, found.maxima.position)
-    nearest = np.asarray(_nearest(found.maxima, particles))
-    labels = roots[nearest]
-    tops, counts = np.unique(labels, return_counts=True)
+    nearest = _nearest(found.maxima, particles)
+    tops, labels, counts = np.unique(
+        roots[nearest], return_inverse=True, return_counts=True
+    )
     order = np.argsort(-counts, kind="stable")
-    heights = np.asarray(found.maxima.height)
     highest = [
-        max(np.flatnonzero(roots == root), key=heights.__getitem__)
+        max(np.flatnonzero(roots == root), key=found.maxima.height.__getitem__)
         for root in tops[order]
     ]
-    centres = np.asarray(found.maxima.position, np.float64)[highest]
-    return centres, counts[order] / len(particles)
+    return np.array(highest), np.argsort(order)[labels].astype(np.int32)
 
 
-@eqx.filter_jit
-def _nearest(maxima: Maximum, particles):
+def _nearest(maxima: Maximum, particles) -> Int[np.ndarray, " n"]:
     """The maximum whose Gaussian is the densest at each particle."""
-    inverses = jnp.linalg.inv(maxima.axes)
-    log_dets = jnp.linalg.slogdet(maxima.axes)[1]
-
-    def one(x):
-        offsets = jnp.einsum("kij,kj->ki", inverses, x[None] - maxima.position)
-        return jnp.argmin(0.5 * jnp.sum(offsets**2, axis=1) + log_dets)
-
-    return jax.lax.map(one, particles, batch_size=1024)
+    heights = []
+    for position, axes in zip(maxima.position, maxima.axes, strict=True):
+        offsets = np.linalg.solve(axes, (np.asarray(particles) - position).T)
+        log_det = np.linalg.slogdet(axes)[1]
+        heights.append(0.5 * np.sum(offsets**2, axis=0) + log_det)
+    return np.argmin(heights, axis=0)
 
 
 def _joined(target: AbstractTarget, positions):
     """For each maximum the first of those that a way without a dip joins it to."""
-    heights = np.asarray(_heights_between(target, positions))
+    n = len(positions)
+    rows = np.minimum(np.arange(_size(n)), n - 1)
+    heights = _heights_between(target, jnp.asarray(positions[rows], float))
+    heights = np.asarray(heights)[:, :n, :n]
     before = np.maximum.accumulate(heights, axis=0)
     after = np.maximum.accumulate(heights[::-1], axis=0)[::-1]
     dips = np.max(np.minimum(before, after) - heights, axis=0)
