@@ -154,9 +154,9 @@ def explore(
     return Exploration(
         particles=particles,
         draws=_unflatten(target, particles),
-        mode_centres=found.maxima.position[tops],
+        mode_centres=np.asarray(found.maxima.position)[tops],
         mode_weights=weights,
-        mode_axes=found.maxima.axes[tops],
+        mode_axes=np.asarray(found.maxima.axes)[tops],
         labels=labels,
         num_maxima=found.num_maxima,
         log_normaliser=log_z,
