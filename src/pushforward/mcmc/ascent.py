@@ -161,8 +161,8 @@ def log_uniform_starts(
     n: int,
     centre: Float[Array, " d"],
     scale: Float[Array, " d"],
-    low: float,
-    high: float,
+    low: float | Float[Array, ""],
+    high: float | Float[Array, ""],
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
     """Starts around a centre, each at its own distance, and first step sizes."""
     size_key, key = jax.random.split(key)
