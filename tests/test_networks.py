@@ -74,6 +74,8 @@ DESCRIPTIONS = [
         "activation": "elu",
         "log_bound": 3.0,
         "halves": "alternating",
+        "bins": 4,
+        "bound": 3.0,
     },
     {
         "kind": "Generator",

@@ -54,6 +54,9 @@ MAPS = {
     "flow": lambda dim: shaken(
         CouplingMap(dim, 4, 8, 1, halves="alternating", key=KEY)
     ),
+    "coupling of splines": lambda dim: shaken(
+        CouplingMap(dim, 4, 8, 1, bins=6, bound=2.0, key=KEY)
+    ),
     "mixture": mixture,
     "spline": lambda dim: shaken(MixtureMap(dim + 1, 8, 1, 3, bins=8, key=KEY), 0.2),
 }

@@ -118,7 +118,7 @@ def test_a_settled_stage_leaves_the_others_out(tmp_path):
     settled = TwoStages(enough=float("inf"))
     fit = pf.fit(KEY, NORMAL, settled, out=out, progress=False)
     assert stages(fit) == ["first"] and fit.finished
-    assert fit.message.startswith(f"Finished {FIRST} steps")
+    assert fit.message.startswith(f"Finished after {FIRST} of at most")
     again = pf.fit(KEY, NORMAL, settled, out=out, resume=True, progress=False)
     assert again.finished and again.evaluations == fit.evaluations
     before = {p.name: p.read_bytes() for p in out.iterdir()}

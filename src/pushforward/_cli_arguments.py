@@ -61,6 +61,7 @@ class Fit:
     """Points a step, instead of what the method chooses."""
     method: Literal[
         "default",
+        "adaptive",
         "transport",
         "dft",
         "kl",

@@ -4,6 +4,7 @@
 together by hand: `score_based` and `single_network` take an objective of one's own.
 """
 
+from pushforward.methods.adaptive import ExploreAndTrain
 from pushforward.methods.alternating import Alternating
 from pushforward.methods.base import AbstractMethod, AbstractState, AbstractTask
 from pushforward.methods.default import default
@@ -12,6 +13,7 @@ from pushforward.methods.named import (
     KL,
     KSD,
     REGISTRY,
+    Adaptive,
     Fisher,
     Flow,
     Gaussian,
@@ -34,7 +36,9 @@ __all__ = [
     "AbstractState",
     "AbstractTask",
     "Adam",
+    "Adaptive",
     "Alternating",
+    "ExploreAndTrain",
     "Fisher",
     "Flow",
     "Gaussian",

@@ -59,6 +59,18 @@ class AbstractTask(eqx.Module):
         """The tasks to run one after another; most are a single stage, themselves."""
         return (self,)
 
+    def prepare(self, key: PRNGKeyArray, target: Any) -> Any:
+        """What is found out on the host before the first step, or None.
+
+        Its arrays have the shapes of `prepared(target)`. It is what `init` is given as
+        `previous`.
+        """
+        return None
+
+    def prepared(self, target: Any) -> Any:
+        """What `prepare` returns, with any numbers; pure."""
+        return None
+
     @abc.abstractmethod
     def init(
         self,
@@ -73,7 +85,8 @@ class AbstractTask(eqx.Module):
             key: random key.
             target: what to sample from (or to learn from).
             steps: how many steps are planned (schedules follow it).
-            previous: the last state of the stage before, where there is one.
+            previous: the last state of the stage before, where there is one; for the
+                first stage what `prepare` returned.
         """
 
     @abc.abstractmethod
@@ -84,6 +97,21 @@ class AbstractTask(eqx.Module):
         of a network and its optimiser does: the engine looks at it now and then, and
         goes back. What may recover, such as the last loss, belongs in the second value.
         """
+
+    @property
+    def review_every(self) -> int:
+        """After how many steps `review` is called; 0 is never."""
+        return 0
+
+    def review(
+        self, key: PRNGKeyArray, target: Any, state: State
+    ) -> tuple[State, Info]:
+        """A decision between two steps, recorded in the history; pure and jit-able."""
+        return state, {}
+
+    def is_complete(self, state: State) -> Bool[Array, ""]:
+        """Whether further steps would not pay, asked after a review."""
+        return jnp.zeros((), bool)
 
     @abc.abstractmethod
     def result(self, target: Any, state: State) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from pushforward.errors import UsageError
+from pushforward.methods.adaptive import ExploreAndTrain
 from pushforward.methods.alternating import Alternating
 from pushforward.methods.base import AbstractMethod
 from pushforward.methods.optimisers import Adam, Optimiser
@@ -31,7 +32,7 @@ from pushforward.objectives.score_matching import Estimator
 from pushforward.objectives.stein_critic import SteinCritic as SteinCriticObjective
 
 
-class BatchOptions(TypedDict, total=False):
+class TrainOptions(TypedDict, total=False):
     """What every method takes by name."""
 
     network: Network
@@ -39,6 +40,11 @@ class BatchOptions(TypedDict, total=False):
     steps: int
     batch_size: int
     averaging: float
+
+
+class BatchOptions(TrainOptions, total=False):
+    """What a method with a short initialisation takes on top."""
+
     whiten: bool
     particles: int
 
@@ -62,6 +68,33 @@ class CriticOptions(BatchOptions, total=False):
     critic_optimiser: Optimiser | float
     critic_steps: int
     critic_warmup: int | float
+
+
+def Adaptive(
+    max_evaluations: int | None = None, **options: Unpack[TrainOptions]
+) -> ExploreAndTrain:
+    """Explore, distil, improve, decide: what `fit` does where no method is named.
+
+    See `methods.adaptive`.
+
+    Args:
+        max_evaluations: the most evaluations of the target that exploration spends;
+            None leaves it to `explore`.
+        **options: by name,
+            `network`: one whose density is known, `networks.mixture(bins=8)` by
+            default: splines in coupling layers, on a mixture with a component for every
+            mode;
+            `optimiser`: any transformation of optax, or one of ours, or the learning
+            rate of ours (3e-3);
+            `steps` (4000): the most that are made;
+            `batch_size` (256), `averaging` (0.999): see `TrainConfig`.
+    """
+    _refuse_unknown("adaptive", options, TrainOptions)
+    network = options.get("network", MixtureSpec(bins=8))
+    training = _training(options, TrainConfig(optimiser=Adam(3e-3)))
+    return ExploreAndTrain(
+        network=as_spec(network), training=training, max_evaluations=max_evaluations
+    )
 
 
 def score_based(
@@ -253,6 +286,7 @@ def Gaussian(**options: Unpack[BatchOptions]) -> SingleNetwork:
 
 # What `fit --method` and a run directory's config call them.
 REGISTRY: dict[str, Callable[..., AbstractMethod]] = {
+    "adaptive": Adaptive,
     "transport": Transport,
     "dft": DFT,
     "kl": KL,

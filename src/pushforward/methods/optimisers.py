@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from pushforward import _validate
 from pushforward.errors import UsageError
 from pushforward.methods.clock import Clock
+from pushforward.networks import AbstractNetwork
 
 Schedule = Literal["cosine", "constant"]
 
@@ -78,7 +79,7 @@ class Adam(AbstractOptimiser):
 
     def update(self, gradient, state, model, factor):
         rate = -self.learning_rate * factor
-        return _update(self._transform, rate, gradient, state, model)
+        return _update(self._transform, rate, gradient, state, model, in_units=True)
 
 
 class Optax(AbstractOptimiser):
@@ -132,11 +133,18 @@ def _update(
     gradient: Any,
     state: Any,
     model: Any,
+    *,
+    in_units: bool = False,
 ) -> tuple[Any, Any]:
-    """One update, multiplied by `rate`."""
+    """One update, multiplied by `rate`, perhaps in the network's own units."""
     weights = eqx.filter(model, eqx.is_inexact_array)
+    in_units = in_units and isinstance(model, AbstractNetwork)
+    if in_units:
+        gradient = model.gradient_in_units(gradient)
     # optax mixes integers and floats, which a program in strict mode refuses.
     with jax.numpy_dtype_promotion("standard"):
         updates, state = transform.update(gradient, state, weights)
     updates = jax.tree.map(lambda u: rate.astype(u.dtype) * u, updates)
+    if in_units:
+        updates = model.update_of_units(updates)
     return eqx.apply_updates(model, updates), state

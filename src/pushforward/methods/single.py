@@ -1,6 +1,5 @@
 """One network trained on one loss."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -60,10 +59,7 @@ class SingleNetwork(AbstractMethod):
     def resolve(self, target: AbstractTarget) -> "SingleNetwork":
         target.require_no_noise(f"The method {self.name!r}")
         network = self.network.resolve(target)
-        objective = self.objective.resolve(target)
-        whole = objective.whole_batch(self.batch_size, network.strata)
-        training = dataclasses.replace(self.training, batch_size=whole)
-        return replace(self, objective=objective, network=network, training=training)
+        return replace(self, objective=self.objective.resolve(target), network=network)
 
     def init(self, key, target, steps, previous=None) -> SingleState:
         *keys, spare = jax.random.split(key, 3)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import FileError
 
 
@@ -27,6 +28,18 @@ class AbstractNetwork(eqx.Module):
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
         """The network at one point."""
+
+    def gradient_in_units(self, gradient: "AbstractNetwork") -> "AbstractNetwork":
+        """A gradient with respect to weights that are measured in their own units.
+
+        Adam moves every number by about as much. Where that would be too much for some
+        of them, they have units in which it is not.
+        """
+        return gradient
+
+    def update_of_units(self, update: "AbstractNetwork") -> "AbstractNetwork":
+        """The update of the weights that is this one in their own units."""
+        return update
 
 
 class AbstractStoredNetwork(AbstractNetwork):
@@ -58,23 +71,21 @@ class AbstractDensityNetwork(AbstractNetwork):
     def log_density(self, x: Float[Array, " o"]) -> Float[Array, ""]:
         """The log density of its draws at any point, by the inverse."""
 
-    @property
-    @abc.abstractmethod
-    def strata(self) -> int:
-        """How many components its base has: 1, unless it is a mixture."""
-
-    @abc.abstractmethod
-    def log_weights(self) -> Float[Array, " k"]:
-        """The log weights of the components, up to a constant."""
+    def latents(self, key: PRNGKeyArray, n: int) -> Float[Array, "n i"]:
+        """`n` latent points for training: each standard normal, together stratified."""
+        return jax.random.normal(key, (n, self.in_size), NETWORK_DTYPE)
 
     @abc.abstractmethod
     def push_latents(
-        self, z: Float[Array, "k n d"]
-    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
-        """Draws from `n` latent points of each component, with log density and score.
+        self, z: Float[Array, "n i"]
+    ) -> tuple[
+        Float[Array, "n o"], Float[Array, " n"], Float[Array, "n o"], Float[Array, " n"]
+    ]:
+        """The draws from latent points, with their log densities and scores.
 
-        Both are those of all components together. In derivatives only the draws move;
-        log densities and scores are constants.
+        Last come the log weights of the components that they are from, 0 where the base
+        is no mixture. In derivatives only draws and log weights move; log densities and
+        scores are constants.
         """
 
 
@@ -188,3 +199,11 @@ def build(description: Any, key: PRNGKeyArray | None = None):
             f"The file's description of its {kind} network does not fit this version "
             f"of pushforward ({error})."
         ) from error
+
+
+def stratified_normal(key: PRNGKeyArray, n: int) -> Float[Array, " n"]:
+    """`n` standard normal numbers, one in each nth of the distribution, in order."""
+    u = jax.random.uniform(key, (n,), NETWORK_DTYPE)
+    u = (jnp.arange(n, dtype=NETWORK_DTYPE) + u) / n
+    tiny = jnp.finfo(NETWORK_DTYPE).eps
+    return jax.scipy.special.ndtri(jnp.clip(u, tiny, 1 - tiny)).astype(NETWORK_DTYPE)

@@ -22,22 +22,25 @@ from pushforward.networks.base import (
     normal_log_density,
 )
 from pushforward.networks.mlp import ACTIVATIONS, refuse_unknown
+from pushforward.networks.spline import Knots
 
 Halves = Literal["mixed", "alternating"]
 
 
 class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
-    """`layers` affine coupling layers, each with halves of its own.
+    """`layers` coupling layers, each with halves of its own.
 
     A layer keeps the coordinates that its mask `m` has and maps the others to
 
-        y = x exp(t(m x)) + b(m x),
+        y = f(x; k(m x)) exp(t(m x)) + b(m x),
 
-    with `(t, b)` a multi-layer perceptron that starts near 0 and |t| softly bounded by
-    `log_bound`: training starts at the identity. Its Jacobian is triangular, with
-    `log |det| = sum t` over the coordinates that are changed, and its inverse is
-    `x = (y - b) exp(-t)`, since `m y = m x`. Masks come in pairs, a half and the other
-    half: "mixed", different ones until every two coordinates have been parted, or
+    with `(t, b, k)` a multi-layer perceptron that starts near 0 and |t| softly bounded
+    by `log_bound`: training starts at the identity. `f` is a monotone spline with
+    `bins` bins and the knots `k` between `-bound` and `bound`, so that a coordinate may
+    have several modes; without bins it is left out. The Jacobian is triangular, with
+    `log |det| = sum (t + log f')` over the coordinates that are changed, and the
+    inverse follows as `m y = m x`. Masks come in pairs, a half and the other half:
+    "mixed", different ones until every two coordinates have been parted, or
     "alternating", the first coordinates and the last.
     """
 
@@ -52,6 +55,8 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
     activation: str = eqx.field(static=True)
     log_bound: float = eqx.field(static=True)
     halves: Halves = eqx.field(static=True)
+    bins: int = eqx.field(static=True)
+    bound: float = eqx.field(static=True)
 
     def __init__(
         self,
@@ -62,6 +67,8 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
         activation: str = "silu",
         log_bound: float = 2.0,
         halves: Halves = "mixed",
+        bins: int = 0,
+        bound: float = 5.0,
         *,
         key: PRNGKeyArray,
     ):
@@ -75,7 +82,10 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
         self.in_size = self.out_size = in_size
         self.layers, self.width, self.depth = layers, width, depth
         self.activation, self.log_bound, self.halves = activation, log_bound, halves
-        sizes = [in_size, *[width] * depth, 2 * in_size]
+        self.bins, self.bound = bins, bound
+        # A scale, a shift, and widths, heights and inner slopes of the bins.
+        each = 2 + (3 * bins - 1 if bins else 0)
+        sizes = [in_size, *[width] * depth, each * in_size]
         self.weights = stacked_weights(key, sizes, layers)
 
     def arrays(self) -> dict[str, Any]:
@@ -105,8 +115,8 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
 
         def layer(carry, this):
             x, log_det = carry
-            t, b = self._bend(x, *this)
-            return (x * jnp.exp(t) + b, log_det + jnp.sum(t)), None
+            y, log_slopes = self._forward(x, *this)
+            return (y, log_det + jnp.sum(log_slopes)), None
 
         start = x, jnp.zeros((), x.dtype)
         return jax.lax.scan(layer, start, self._layers(x.dtype))[0]
@@ -118,8 +128,14 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
 
         def layer(carry, this):
             y, log_det = carry
-            t, b = self._bend(y, *this)
-            return ((y - b) * jnp.exp(-t), log_det + jnp.sum(t)), None
+            mask, weights = this
+            t, b, knots = self._bend(y, mask, weights)
+            log_slopes, x = t, (y - b) * jnp.exp(-t)
+            if knots is not None:
+                x, bends = jax.vmap(Knots.unbend)(knots, x)
+                x = jnp.where(mask > 0, y, x)
+                log_slopes = t + (1 - mask) * bends
+            return (x, log_det + jnp.sum(log_slopes)), None
 
         start = y, jnp.zeros((), y.dtype)
         return jax.lax.scan(layer, start, self._layers(y.dtype), reverse=True)[0]
@@ -141,9 +157,10 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
     ) -> tuple[Float[Array, " d"], Float[Array, ""], Float[Array, " d"]]:
         """The map at one point, with the log density and the score that land there.
 
-        A layer that keeps `a` and changes `c` takes a score `(u, v)` to
+        A layer that keeps `a` and changes `c`, with slopes `h = dy_c/dx_c`, takes a
+        score `(u, v)` to
 
-            v' = exp(-t) v,    u' = u - grad_a (sum t + v' . (c exp(t) + b)),
+            v' = (v - d log h / dx_c) / h,    u' = u - grad_a (v' . y_c + sum log h),
 
         which is `J^-T ((u, v) - grad log |det J|)` for its triangular Jacobian J. In
         derivatives only the point moves; log density and score are constants.
@@ -151,48 +168,69 @@ class CouplingMap(AbstractDensityNetwork, AbstractStoredNetwork):
 
         def layer(carry, this):
             x, log_p, score = carry
-            t, b = self._bend(x, *this)
-            y = x * jnp.exp(t) + b
+            y, _ = self._forward(x, *this)
             still, (mask, weights) = jax.lax.stop_gradient((x, this))
             # The same pass once more, for the compiler to merge.
-            (t, b), pull = jax.vjp(lambda x: self._bend(x, mask, weights), still)
-            score = jnp.exp(-t) * score
-            changed = (1 - mask) * score
-            (slope,) = pull(((1 - mask) + changed * still * jnp.exp(t), changed))
-            return (y, log_p - jnp.sum(t), score - slope), None
+            (_, log_slopes), pull = jax.vjp(
+                lambda x: self._forward(x, mask, weights), still
+            )
+            changed = 1 - mask
+            if self.bins:
+                score = score - changed * self._bends(still, mask, weights)
+            score = score * jnp.exp(-log_slopes)
+            (slope,) = pull((changed * score, changed))
+            score = score - mask * slope
+            return (y, log_p - jnp.sum(log_slopes), score), None
 
         start = x, log_p, score
         return jax.lax.scan(layer, start, self._layers(x.dtype))[0]
 
-    @property
-    def strata(self) -> int:
-        return 1
-
-    def log_weights(self) -> Float[Array, " k"]:
-        return jnp.zeros(1, NETWORK_DTYPE)
-
     def push_latents(
-        self, z: Float[Array, "k n d"]
-    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        self, z: Float[Array, "n d"]
+    ) -> tuple[
+        Float[Array, "n d"], Float[Array, " n"], Float[Array, "n d"], Float[Array, " n"]
+    ]:
         def one(z):
             at = jax.lax.stop_gradient(z)
-            return self.push(z, normal_log_density(at), -at)
+            return *self.push(z, normal_log_density(at), -at), jnp.zeros((), z.dtype)
 
-        return jax.vmap(jax.vmap(one))(z)
+        return jax.vmap(one)(z)
 
     def _layers(self, dtype):
         return jnp.asarray(self.masks, dtype), self.weights
 
+    def _forward(self, x, mask, weights):
+        """One layer: the image, and the logarithms of the slopes, 0 where it keeps."""
+        t, b, knots = self._bend(x, mask, weights)
+        if knots is None:
+            return x * jnp.exp(t) + b, t
+        bent, bends = jax.vmap(Knots.bend)(knots, x)
+        bent = jnp.where(mask > 0, x, bent)
+        return bent * jnp.exp(t) + b, t + (1 - mask) * bends
+
+    def _bends(self, x, mask, weights):
+        """How the logarithm of each slope changes with its own coordinate."""
+        knots = self._bend(x, mask, weights)[2]
+        return jax.vmap(jax.grad(lambda x, k: k.bend(x)[1]))(x, knots)
+
     def _bend(self, x, mask, weights):
-        """`t` and `b` of one layer, 0 where it keeps the coordinates."""
+        """Scales, shifts and knots of one layer, 0 where it keeps the coordinates."""
         activation = ACTIVATIONS[self.activation]
         *hidden, weight, bias = weights
         h = mask * x
         for w, b in zip(hidden[::2], hidden[1::2], strict=True):
             h = activation(w @ h + b)
-        t, b = jnp.split(weight @ h + bias, 2)
+        dim, bins = self.in_size, self.bins
+        t, b, *free = jnp.split(weight @ h + bias, (dim, 2 * dim))
         t = self.log_bound * jnp.tanh(t / self.log_bound)
-        return (1 - mask) * t, (1 - mask) * b
+        t, b = (1 - mask) * t, (1 - mask) * b
+        if not bins:
+            return t, b, None
+        widths, heights, slopes = jnp.split(
+            free[0].reshape(dim, -1), (bins, 2 * bins), axis=1
+        )
+        make = jax.vmap(lambda w, h, s: Knots.of(w, h, s, self.bound))
+        return t, b, make(widths, heights, slopes)
 
 
 def _masks(dim: int, layers: int) -> Float[np.ndarray, "layers d"]:

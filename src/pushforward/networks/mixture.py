@@ -17,6 +17,7 @@ from pushforward.networks.base import (
     AbstractDensityNetwork,
     AbstractStoredNetwork,
     pick,
+    stratified_normal,
 )
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mlp import ResidualMap
@@ -27,9 +28,9 @@ class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
     """`x = g(m_c + L_c z)`, the component `c` picked by one extra latent number.
 
     The base `b = m_c + L_c z` is a Gaussian mixture with weights softmax(`logits`); `g`
-    is a `CouplingMap` of `layers` layers, or without layers a `SplineMap` of `bins`
-    bins for each coordinate, or without bins too a `ResidualMap`. As long as `g` is
-    injective, with J its Jacobian,
+    is a `CouplingMap` of `layers` layers with splines of `bins` bins, or without layers
+    a `SplineMap` of `bins` bins for each coordinate, or without bins too a
+    `ResidualMap`. As long as `g` is injective, with J its Jacobian,
 
         log p(g(b)) = log sum_k w_k N(b; m_k, L_k L_k') - log |det J(b)|.
     """
@@ -63,7 +64,7 @@ class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
         self.means = jnp.zeros((components, dim), NETWORK_DTYPE)
         self.factors = jnp.tile(jnp.eye(dim, dtype=NETWORK_DTYPE), (components, 1, 1))
         if layers:
-            self.map = CouplingMap(dim, layers, width, depth, key=key)
+            self.map = CouplingMap(dim, layers, width, depth, bins=bins, key=key)
         elif bins:
             self.map = SplineMap(dim, bins)
         else:
@@ -78,12 +79,28 @@ class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
         own = {"logits": self.logits, "means": self.means, "factors": self.factors}
         return {**own, **inner}
 
+    def gradient_in_units(self, gradient: "MixtureMap") -> "MixtureMap":
+        """By the means in units of `L_k`, and by `D` of `L_k (I + D)`."""
+        lower = jnp.tril(self.factors)
+        means = jnp.einsum("kji,kj->ki", lower, gradient.means)
+        factors = jnp.tril(jnp.swapaxes(lower, 1, 2) @ jnp.tril(gradient.factors))
+        return eqx.tree_at(lambda g: (g.means, g.factors), gradient, (means, factors))
+
+    def update_of_units(self, update: "MixtureMap") -> "MixtureMap":
+        lower = jnp.tril(self.factors)
+        means = jnp.einsum("kij,kj->ki", lower, update.means)
+        factors = lower @ jnp.tril(update.factors)
+        return eqx.tree_at(lambda u: (u.means, u.factors), update, (means, factors))
+
     def component(self, u: Float[Array, ""]) -> Int[Array, ""]:
         """The component that the latent number `u` ~ N(0, 1) picks."""
         return pick(self.logits, u)
 
     def base(self, c: Int[Array, ""], z: Float[Array, " d"]) -> Float[Array, " d"]:
         """The point of component `c` at the latent `z`."""
+        if self.components == 1:
+            # No copy of a large matrix for every point.
+            return self.means[0] + jnp.tril(self.factors[0]) @ z
         return self.means[c] + jnp.tril(self.factors[c]) @ z
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " d"]:
@@ -101,7 +118,11 @@ class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
         self, b: Float[Array, " d"], inverses: Float[Array, "k d d"]
     ) -> Float[Array, ""]:
         """The log density of the base at `b`."""
-        y = jnp.einsum("kij,kj->ki", inverses, b[None, :] - self.means)
+        # One product for all components and, under vmap, all points. It is exact to the
+        # last digits, as what is narrow is a difference of large numbers.
+        rows = inverses.reshape(-1, self.out_size)
+        shifts = jnp.einsum("kij,kj->ki", inverses, self.means, precision="highest")
+        y = jnp.matmul(rows, b, precision="highest").reshape(shifts.shape) - shifts
         diagonals = jnp.diagonal(self.factors, axis1=1, axis2=2)
         log_dets = jnp.sum(jnp.log(jnp.abs(diagonals)), axis=1)
         normal = -0.5 * jnp.sum(y**2, axis=1) - log_dets
@@ -132,24 +153,31 @@ class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
         b, log_det = self.map.inverse_with_log_det(x)
         return self.base_log_density(b, self.inverse_factors()) - log_det
 
-    @property
-    def strata(self) -> int:
-        return self.components
-
-    def log_weights(self) -> Float[Array, " k"]:
-        return self.logits
+    def latents(self, key: PRNGKeyArray, n: int) -> Float[Array, "n i"]:
+        """Every component has its share of the points."""
+        key, last_key = jax.random.split(key)
+        z = jax.random.normal(key, (n, self.in_size), NETWORK_DTYPE)
+        return z.at[:, -1].set(stratified_normal(last_key, n))
 
     def push_latents(
-        self, z: Float[Array, "k n d"]
-    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        self, z: Float[Array, "n i"]
+    ) -> tuple[
+        Float[Array, "n d"], Float[Array, " n"], Float[Array, "n d"], Float[Array, " n"]
+    ]:
         # Once for all points.
         inverses = jax.lax.stop_gradient(self.inverse_factors())
         still = jax.lax.stop_gradient(self)
+        log_weights = jax.nn.log_softmax(self.logits)
+        lower = jnp.tril(self.factors).reshape(-1, self.out_size)
 
-        def one(c, z):
-            b = self.base(c, z)
+        def one(z):
+            c = self.component(z[-1])
+            # Of every component, and one of them chosen: gradients of a lookup in
+            # large tables would be scattered.
+            bases = self.means + (lower @ z[:-1]).reshape(self.means.shape)
+            b = jax.nn.one_hot(c, self.components, dtype=z.dtype) @ bases
             at = jax.lax.stop_gradient(b)
             log_p, score = jax.value_and_grad(still.base_log_density)(at, inverses)
-            return self.map.push(b, log_p, score)
+            return *self.map.push(b, log_p, score), log_weights[c]
 
-        return jax.vmap(jax.vmap(one, (None, 0)))(jnp.arange(self.components), z)
+        return jax.vmap(one)(z)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 # Logits, means and lower factors of the covariances of a Gaussian mixture.
 Mixture = tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]
@@ -66,6 +67,102 @@ def fit_mixture(
         log_dets = jnp.sum(jnp.log(diagonals), axis=1)
         log_weights = (logits - log_dets)[None] - 0.5 * jnp.sum(offsets**2, axis=-1)
         return maximise(jax.nn.softmax(log_weights, axis=1))
+
+    return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))
+
+
+# The log weight of a component that is not used: finite, and its density is 0.
+UNUSED = -1e4
+
+
+@eqx.filter_jit
+def fit_mixture_to_modes(
+    key: PRNGKeyArray,
+    x: Float[Array, "n d"],
+    labels: Int[Array, " n"],
+    axes: Float[Array, "m d d"],
+    counts: Int[Array, " m"],
+    components: int,
+    *,
+    sweeps: int = 30,
+) -> Mixture:
+    """A Gaussian mixture with components for each of m modes, by EM within the modes.
+
+    Point `i` is of mode `labels[i]`, which has `counts[labels[i]]` components; what is
+    left of the `components` is unused. Covariances have a weak prior, the covariance of
+    the mode: of its points, and where these are few of a Gaussian with `axes`.
+    """
+    n, dim = x.shape
+    m = axes.shape[0]
+    ends = jnp.cumsum(counts)
+    index = jnp.arange(components)
+    owner = jnp.minimum(jnp.sum(index[:, None] >= ends[None], axis=1), m - 1)
+    used = index < ends[-1]
+    allowed = (labels[:, None] == owner[None]) & used[None]
+
+    of_mode = jax.nn.one_hot(labels, m, dtype=x.dtype)
+    sizes = jnp.sum(of_mode, axis=0)
+    centres = of_mode.T @ x / jnp.maximum(sizes, 1.0)[:, None]
+    offsets = x - centres[labels]
+    scatter = jnp.einsum("nm,ni,nj->mij", of_mode, offsets, offsets)
+    laplace = axes @ jnp.swapaxes(axes, 1, 2)
+    weight = jnp.asarray(2 * dim, x.dtype)
+    spread = (scatter + weight * laplace) / (sizes + weight)[:, None, None]
+    # Several components share what one would cover.
+    shrink = jnp.where(counts > 1, 0.1, 1.0)
+    prior = (spread * shrink[:, None, None])[owner]
+    scales = jnp.sqrt(jnp.diagonal(spread, axis1=1, axis2=2))
+
+    # k-means++ within the modes: the first of each anywhere, the next far from it.
+    def next_centre(distances, i):
+        mine = labels == owner[i]
+        first = (i == 0) | (owner[i] != owner[i - 1])
+        logits = jnp.where(first, 0.0, jnp.log(distances + 1e-12))
+        logits = jnp.where(mine, logits, -1e30)
+        chosen = x[jax.random.categorical(jax.random.fold_in(key, i), logits)]
+        away = jnp.sum(((x - chosen[None]) / scales[labels]) ** 2, axis=1)
+        return jnp.where(
+            mine & used[i], jnp.minimum(distances, away), distances
+        ), chosen
+
+    start = jnp.full(n, 1e30, x.dtype)
+    _, seeds = jax.lax.scan(next_centre, start, index)
+
+    def distance(seed):
+        return jnp.sum(((x - seed[None]) / scales[labels]) ** 2, axis=1)
+
+    distances = jnp.where(allowed, jax.lax.map(distance, seeds).T, jnp.inf)
+    members = jax.nn.one_hot(jnp.argmin(distances, axis=1), components, dtype=x.dtype)
+
+    def maximise(members):
+        mass = jnp.sum(members, axis=0)
+        means = members.T @ x / jnp.maximum(mass, 1e-3)[:, None]
+        means = jnp.where((mass > 1e-3)[:, None], means, centres[owner])
+
+        def covariance(args):
+            r, mean, total = args
+            away = x - mean[None]
+            return (away * r[:, None]).T @ away / jnp.maximum(total, 1e-3)
+
+        found = jax.lax.map(covariance, (members.T, means, mass))
+        share = (mass / (mass + dim + 1))[:, None, None]
+        covariances = share * found + (1 - share) * prior
+        floor = 1e-5 * jnp.diagonal(prior, axis1=1, axis2=2) + 1e-12
+        covariances += jax.vmap(jnp.diag)(floor)
+        logits = jnp.where(used, jnp.log(jnp.maximum(mass, 1e-2) / n), UNUSED)
+        return logits, means, jnp.linalg.cholesky(covariances)
+
+    def sweep(_, mixture):
+        def log_weight(args):
+            logit, mean, factor = args
+            offsets = jax.scipy.linalg.solve_triangular(
+                factor, (x - mean[None]).T, lower=True
+            )
+            log_det = jnp.sum(jnp.log(jnp.diagonal(factor)))
+            return logit - log_det - 0.5 * jnp.sum(offsets**2, axis=0)
+
+        logs = jax.lax.map(log_weight, mixture).T
+        return maximise(jax.nn.softmax(jnp.where(allowed, logs, -jnp.inf), axis=1))
 
     return jax.lax.fori_loop(0, sweeps, sweep, maximise(members))
 

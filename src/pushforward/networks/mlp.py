@@ -280,21 +280,17 @@ class AffineMap(AbstractDensityNetwork, AbstractStoredNetwork):
         z = jax.scipy.linalg.solve_triangular(self.factor, x - self.mean, lower=True)
         return normal_log_density(z) - self.log_det()
 
-    @property
-    def strata(self) -> int:
-        return 1
-
-    def log_weights(self) -> Float[Array, " k"]:
-        return jnp.zeros(1, NETWORK_DTYPE)
-
     def push_latents(
-        self, z: Float[Array, "k n d"]
-    ) -> tuple[Float[Array, "k n d"], Float[Array, "k n"], Float[Array, "k n d"]]:
+        self, z: Float[Array, "n d"]
+    ) -> tuple[
+        Float[Array, "n d"], Float[Array, " n"], Float[Array, "n d"], Float[Array, " n"]
+    ]:
         lower, log_det = jax.lax.stop_gradient((self.factor, self.log_det()))
 
         def one(z):
             # The score of N(m, L L') at m + L z.
             score = -jax.scipy.linalg.solve_triangular(lower, z, trans="T", lower=True)
-            return self(z), normal_log_density(z) - log_det, score
+            log_p = normal_log_density(z) - log_det
+            return self(z), log_p, score, jnp.zeros((), z.dtype)
 
-        return jax.vmap(jax.vmap(one))(z)
+        return jax.vmap(one)(z)

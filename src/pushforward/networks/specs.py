@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pushforward import _validate
 from pushforward._precision import NETWORK_DTYPE, narrow
 from pushforward.errors import UsageError
-from pushforward.networks.base import AbstractDensityNetwork, AbstractNetwork
+from pushforward.networks.base import AbstractNetwork
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mixture import MixtureMap
 from pushforward.networks.mixture_fit import Mixture, fit_mixture, merge
@@ -46,21 +46,18 @@ class Start(eqx.Module):
         particles: points that roughly follow it.
         noise_scale: the noise that will be added to what the network gives.
         key: a second key, for networks that draw twice.
+        mixture: a Gaussian mixture of the particles, where it has been fitted before.
     """
 
     target: Preconditioned
     particles: Float[Array, "n d"]
     noise_scale: float
     key: PRNGKeyArray
+    mixture: Mixture | None = None
 
 
 class AbstractNetworkSpec(eqx.Module):
     """How a network is made: as the sampler, or as a field such as a score."""
-
-    @property
-    def strata(self) -> int:
-        """How many components a batch is divided among."""
-        return 1
 
     def resolve(self, target: AbstractTarget) -> "AbstractNetworkSpec":
         """The same, with what depends on the target filled in."""
@@ -174,23 +171,22 @@ class MixtureSpec(AbstractNetworkSpec):
             only one coordinate.
         width: units of a hidden layer.
         depth: how many hidden layers.
+        bins: how many bins the splines of the coupling layers have; 0 is no splines.
     """
 
     components: int | None = None
     layers: int | None = None
     width: int = 32
     depth: int = 2
+    bins: int = 0
 
     def __check_init__(self):
         _check_sizes(self.width, self.depth)
+        _validate.whole_number("bins", self.bins, 0)
         if self.components is not None:
             _validate.whole_number("components", self.components)
         if self.layers is not None:
             _validate.whole_number("layers", self.layers, 0)
-
-    @property
-    def strata(self) -> int:
-        return self.components or 1
 
     def resolve(self, target):
         components, layers = self._sizes(target)
@@ -205,7 +201,7 @@ class MixtureSpec(AbstractNetworkSpec):
                 components = 1
         if layers is None:
             # As many pairs of layers as part every two coordinates.
-            enough = max(12, 2 * (target.dim - 1).bit_length())
+            enough = max(6 if self.bins else 12, 2 * (target.dim - 1).bit_length())
             layers = enough if target.dim > 1 else 0
         if layers:
             _refuse_line(target)
@@ -213,8 +209,11 @@ class MixtureSpec(AbstractNetworkSpec):
 
     def sampler(self, key, start):
         components, layers = self._sizes(start.target)
-        mixture = _fit(key, start, components)
-        return mixture_map(start.key, mixture, self.width, self.depth, layers)
+        mixture = start.mixture
+        if mixture is None:
+            mixture = _fit(key, start, components)
+        sizes = self.width, self.depth, layers, self.bins
+        return mixture_map(start.key, mixture, *sizes)
 
     def field(self, key, target):
         raise _no_field("mixture")
@@ -281,11 +280,6 @@ class OwnSpec(AbstractNetworkSpec):
 
     value: Any
 
-    @property
-    def strata(self) -> int:
-        own = isinstance(self.value, AbstractDensityNetwork)
-        return self.value.strata if own else 1
-
     def _network(self, role: str, dim: int, key: PRNGKeyArray) -> AbstractNetwork:
         made = self.value
         if not isinstance(made, eqx.Module):
@@ -335,12 +329,17 @@ coupling = CouplingSpec
 
 
 def mixture_map(
-    key: PRNGKeyArray, mixture: Mixture, width: int, depth: int, layers: int = 0
+    key: PRNGKeyArray,
+    mixture: Mixture,
+    width: int,
+    depth: int,
+    layers: int = 0,
+    bins: int = 0,
 ) -> MixtureMap:
     """A new mixture map that starts at this mixture."""
     components, dim = mixture[1].shape
     # A single coordinate has no two halves.
-    bins = BINS if dim == 1 else 0
+    bins = BINS if dim == 1 else bins if layers else 0
     network = MixtureMap(dim + 1, width, depth, components, layers, bins, key=key)
     return eqx.tree_at(
         lambda m: (m.logits, m.means, m.factors),

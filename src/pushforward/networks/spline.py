@@ -48,29 +48,34 @@ class Knots(eqx.Module):
             slopes: a number for each inner knot.
             bound: the spline bends what lies between `-bound` and `bound`.
         """
-
-        def places(logits):
-            share = _LEAST + (1 - _LEAST) * logits.size * jax.nn.softmax(logits)
-            ends = jnp.cumsum(share / logits.size)[:-1]
-            # The ends exactly, whatever the rounding.
-            return bound * jnp.concatenate(
-                [jnp.full(1, -1.0, ends.dtype), 2 * ends - 1, jnp.ones(1, ends.dtype)]
-            )
-
+        # Widths and heights at once, for one softmax.
+        logits = jnp.stack([widths, heights])
+        count = logits.shape[1]
+        shares = _LEAST + (1 - _LEAST) * count * jax.nn.softmax(logits, axis=1)
+        ends = 2 * jnp.cumsum(shares / count, axis=1)[:, :-1] - 1
+        # The ends exactly, whatever the rounding.
+        one = jnp.ones((2, 1), ends.dtype)
+        x, y = bound * jnp.concatenate([-one, ends, one], axis=1)
         # softplus(shift) is what is missing to the slope of the identity.
         shift = jnp.log(jnp.expm1(jnp.asarray(1 - _LEAST, slopes.dtype)))
         inner = _LEAST + jax.nn.softplus(slopes + shift)
-        one = jnp.ones(1, slopes.dtype)
-        return Knots(
-            places(widths), places(heights), jnp.concatenate([one, inner, one])
-        )
+        return Knots(x, y, jnp.concatenate([one[0], inner, one[0]]))
 
     def _bin(self, at: Float[Array, ""], ends: Float[Array, " k"]):
         """The bin that `at` lies in, by its corners, slopes and steepness."""
-        i = jnp.clip(jnp.sum(at >= ends) - 1, 0, ends.size - 2)
-        x0, y0 = self.x[i], self.y[i]
-        width, height = self.x[i + 1] - x0, self.y[i + 1] - y0
-        return x0, y0, width, height, self.slope[i], self.slope[i + 1], height / width
+        # A sum over few bins: gradients of a lookup would be scattered.
+        inner = ends[1:-1]
+        here = jnp.concatenate([jnp.ones(1, bool), at >= inner]) & jnp.concatenate(
+            [at < inner, jnp.ones(1, bool)]
+        )
+
+        def pick(values):
+            return jnp.sum(jnp.where(here, values, 0.0))
+
+        x0, y0 = pick(self.x[:-1]), pick(self.y[:-1])
+        width, height = pick(jnp.diff(self.x)), pick(jnp.diff(self.y))
+        slopes = pick(self.slope[:-1]), pick(self.slope[1:])
+        return x0, y0, width, height, *slopes, height / width
 
     def bend(self, x: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The image of `x`, and the logarithm of the slope there."""

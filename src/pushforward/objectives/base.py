@@ -138,10 +138,6 @@ class AbstractBatchObjective(eqx.Module):
         """The smallest batch it can be computed on: 2 if it compares draws."""
         return 1
 
-    def whole_batch(self, n: int, strata: int) -> int:
-        """How many points it draws, asked for `n`, from a network with `strata`."""
-        return n
-
     def resolve(self, target: AbstractTarget) -> "AbstractBatchObjective":
         """The same objective, with what depends on the target filled in."""
         return self

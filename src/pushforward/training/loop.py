@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from pushforward.methods.base import AbstractTask
 from pushforward.targets.stacked import per_seed_part, target_of_seed
 
-# A key for `init` that no step uses.
-_INIT = 2**32 - 1
+# Keys for `init`, `prepare` and `review` that no step uses.
+_INIT, PREPARE, _REVIEW = 2**32 - 1, 2**32 - 2, 2**32 - 3
 NOT_ENDED = -1
 # This many steps in a row that are not finite end the training of a seed.
 PATIENCE = 100
@@ -37,6 +37,9 @@ class RunState(eqx.Module):
     # After how many steps, over all stages, a seed was frozen because its steps were
     # not finite or because the callback stopped it; NOT_ENDED while it is trained.
     ended: Int[Array, "..."]
+    # After how many steps, over all stages, the learner was done with a seed before the
+    # last step of the stage; NOT_ENDED otherwise.
+    complete: Int[Array, "..."]
 
 
 def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
@@ -70,7 +73,8 @@ def begin(
         state, sums = start(key, previous, None)
     zero = jnp.zeros((), jnp.int32)
     zeros = jnp.zeros(key.shape, jnp.int32)
-    return RunState(state, zero, sums, zeros, zeros, zeros, zeros + NOT_ENDED)
+    never = zeros + NOT_ENDED
+    return RunState(state, zero, sums, zeros, zeros, zeros, never, never)
 
 
 def inherit(fresh: RunState, before: RunState) -> RunState:
@@ -113,7 +117,7 @@ def advance(
         patience: a seed with so many steps in a row that are not finite is frozen.
         clear: whether to clear the sums first.
     """
-    frozen = run.ended != NOT_ENDED
+    frozen = (run.ended != NOT_ENDED) | (run.complete != NOT_ENDED)
 
     def one(key, own, state, sums, i):
         step_key = jax.random.fold_in(key, i)
@@ -156,7 +160,31 @@ def advance(
         before, tuple(after), frozen, count, run.nonfinite_total, run.nonfinite_in_a_row
     )
     ended = jnp.where(~frozen & (in_a_row >= patience), earlier + end, run.ended)
-    return RunState(state, end, sums, count, total, in_a_row, ended)
+    return RunState(state, end, sums, count, total, in_a_row, ended, run.complete)
+
+
+@eqx.filter_jit
+def review(
+    learner: AbstractTask,
+    target: Any,
+    key: Key[Array, "..."],
+    run: RunState,
+    earlier: Int[Array | np.ndarray, ""],
+) -> tuple[RunState, dict[str, Float[Array, "..."]]]:
+    """The learner's review of every seed that is still trained; arguments as above."""
+
+    def one(key, own, state, frozen):
+        at = jax.random.fold_in(jax.random.fold_in(key, _REVIEW), run.step)
+        new, info = learner.review(at, target_of_seed(target, own), state)
+        fine = all_finite(new)
+        new = jax.tree.map(lambda a, b: jnp.where(frozen | ~fine, a, b), state, new)
+        return new, info, learner.is_complete(new) & ~frozen
+
+    frozen = (run.ended != NOT_ENDED) | (run.complete != NOT_ENDED)
+    one = jax.vmap(one) if key.shape else one
+    state, info, done = one(key, per_seed_part(target), run.state, frozen)
+    complete = jnp.where(done, earlier + run.step, run.complete)
+    return eqx.tree_at(lambda r: (r.state, r.complete), run, (state, complete)), info
 
 
 def all_finite(tree: Any) -> Bool[Array, ""]:

@@ -152,6 +152,7 @@ def array_names(state: RunState) -> dict[str, Any]:
         "nonfinite_total": state.nonfinite_total,
         "nonfinite_in_a_row": state.nonfinite_in_a_row,
         "ended": state.ended,
+        "complete": state.complete,
         **_io.with_prefix("sums", state.sums),
         **_io.with_prefix("learner", _io.by_path(state.state)),
     }

@@ -22,11 +22,13 @@ from pushforward.training.interruptions import interruptions
 from pushforward.training.loop import (
     NOT_ENDED,
     PATIENCE,
+    PREPARE,
     RunState,
     advance,
     begin,
     inherit,
     means,
+    review,
     stage_key,
 )
 from pushforward.training.rundir import RunDirectory
@@ -138,6 +140,16 @@ class _Run:
             previous,
         )
 
+    def _prepare(self) -> Any:
+        """What the first stage starts from, found for one seed after the other."""
+        prepare = self.stages[0].prepare
+        keys = [self.key] if not self.key.shape else list(self.key)
+        keys = [jax.random.fold_in(key, PREPARE) for key in keys]
+        if not self.key.shape:
+            return prepare(keys[0], self.target)
+        found = [prepare(k, t) for k, t in zip(keys, self.targets, strict=True)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
     def _restore(self) -> tuple[int, RunState | None]:
         """The stage and state on disk; (0, None) where nothing has been saved."""
         position = self.directory.read_position() if self.directory else None
@@ -147,9 +159,10 @@ class _Run:
             return 0, None
         stage = int(position["stage"])
         skeleton: Any = None
+        previous = eqx.filter_eval_shape(self.stages[0].prepared, self.target)
         for i in range(stage + 1):
-            previous = None if skeleton is None else skeleton.state
             skeleton = eqx.filter_eval_shape(self._begin, i, previous)
+            previous = skeleton.state
         state = self.directory.read_state(skeleton)
         longer = self._steps(stage) != position["steps"]
         if longer:
@@ -185,12 +198,12 @@ class _Run:
         self.shown.say("Looking at the target and compiling ...")
         begun = time.monotonic()
         if state is None:
-            state = self._begin(0, None)
+            state = self._begin(0, self._prepare())
             self.seconds += time.monotonic() - begun
             self._save(0, state)
         while True:
             state = self._train(stage, state, interrupted)
-            done = int(state.step) >= self._steps(stage)
+            done = int(state.step) >= self._steps(stage) or bool(np.all(_still(state)))
             ended = bool(np.all(np.asarray(state.ended) != NOT_ENDED))
             finished = done and not ended and self._is_last(stage, state)
             self._save(stage, state, finished=finished)
@@ -221,15 +234,18 @@ class _Run:
         )
         name = learner.name
         interval = max(steps // REPORTS, 1)
+        every = learner.review_every
         patience = np.asarray(PATIENCE, np.int32)
         step = int(state.step)
         self.shown.stage(name, steps, step)
         chunk, saved = 1, time.monotonic()
+        if every and step == 0:
+            state = self._review(stage, name, state)
         # The callback was not done with this step when the run was left.
         if self._is_due(before + step) and self.called < before + step:
             state = self._call(stage, name, state)
         while step < steps and not interrupted.is_set():
-            ended = np.asarray(state.ended) != NOT_ENDED
+            ended = _still(state)
             if np.all(ended):
                 break
             # Chunks end where a report is due, so that reports do not depend on speed.
@@ -238,6 +254,8 @@ class _Run:
             if self.callback is not None:
                 calls = (before + step) // self.callback_every + 1
                 stop = min(stop, calls * self.callback_every - before)
+            if every:
+                stop = min(stop, (step // every + 1) * every)
             start = time.monotonic()
             tried = advance(
                 self.programs[stage],
@@ -262,11 +280,24 @@ class _Run:
             step = int(end)
             if step == due:
                 self._record(name, step, state)
+            if every and step % every == 0:
+                state = self._review(stage, name, state)
             if self._is_due(before + step):
                 state = self._call(stage, name, state)
             if time.monotonic() - saved > self.checkpoint_seconds:
                 self._save(stage, state)
                 saved = time.monotonic()
+        return state
+
+    def _review(self, stage: int, name: str, state: RunState) -> RunState:
+        """Lets the learner decide, and records what it saw."""
+        start = time.monotonic()
+        before = np.asarray(self._steps_before(stage), np.int32)
+        learner, target = self.programs[stage], self.program_target
+        state, info = review(learner, target, self._key(stage), state, before)
+        numbers = {k: np.asarray(v).tolist() for k, v in jax.device_get(info).items()}
+        self.seconds += time.monotonic() - start
+        self._append_row({"stage": name, "step": int(state.step), **numbers})
         return state
 
     def _is_due(self, made: int) -> bool:
@@ -361,6 +392,7 @@ class _Run:
         whole = self._result(stage, state), state.state
         made = [self._steps(i) for i in range(stage)] + [int(state.step)]
         ended = np.atleast_1d(np.asarray(state.ended)).tolist()
+        complete = np.atleast_1d(np.asarray(state.complete)).tolist()
         broken = np.atleast_1d(_broken(state))
         skipped = np.atleast_1d(np.asarray(state.nonfinite_total))
         many = bool(self.key.shape)
@@ -373,8 +405,12 @@ class _Run:
                 status = Status.FROZEN if many else Status.NONFINITE
             elif ended[i] != NOT_ENDED:
                 status = Status.STOPPED
-                rows = [r for r in rows if self._made(r) <= ended[i]]
-            stages = zip(self.stages, _until(made, ended[i]), strict=False)
+            elif complete[i] != NOT_ENDED:
+                status = Status.FINISHED
+            last = ended[i] if ended[i] != NOT_ENDED else complete[i]
+            if last != NOT_ENDED and not broken[i]:
+                rows = [r for r in rows if self._made(r) <= last]
+            stages = zip(self.stages, _until(made, last), strict=False)
             outcomes.append(
                 Outcome(
                     result=result,
@@ -388,6 +424,12 @@ class _Run:
                 )
             )
         return outcomes
+
+
+def _still(state: RunState) -> Bool[np.ndarray, "..."]:
+    """Which seeds are not trained any more."""
+    ended, complete = np.asarray(state.ended), np.asarray(state.complete)
+    return np.asarray((ended != NOT_ENDED) | (complete != NOT_ENDED))
 
 
 def _of_seed(tree: Any, i: int) -> Any:

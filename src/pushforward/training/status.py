@@ -59,6 +59,11 @@ class AbstractTrained:
         match self.status:
             case Status.FINISHED:
                 text = f"Finished {self.steps} steps in {self.seconds:.0f} s."
+                if self.steps < self.planned:
+                    text = (
+                        f"Finished after {self.steps} of at most {self.planned} steps "
+                        f"in {self.seconds:.0f} s: more would not have paid."
+                    )
             case Status.STOPPED:
                 text = (
                     f"The callback stopped the training after {self.steps} of "

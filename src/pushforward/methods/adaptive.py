@@ -1,0 +1,398 @@
+"""The default: explore, distil, improve, decide.
+
+1. *Explore.* `mcmc.explore` finds particles and modes, on the host, before the first
+   step. The sampler starts as a Gaussian mixture with components for every mode, in
+   coordinates in which the particles have mean 0 and covariance I.
+2. *Distil.* Forward KL on particles that HMC keeps moving: it covers all of them.
+3. *Improve.* Reverse KL along the paths of draws, beside the forward KL, whose weight
+   falls to 0. Draws of the sampler are offered to the particles by independence
+   Metropolis, so that these come to have the weights of the modes, and to lie where
+   exploration had not been.
+4. *Decide.* Now and then the sampler is reviewed by draws and by particles that it was
+   not trained on. What is returned is the best that was reviewed. Training ends when
+   both sides agree; where reviews no longer improve, the learning rate falls, once, and
+   then training ends.
+"""
+
+import dataclasses
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from pushforward import _validate
+from pushforward.errors import UsageError
+from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
+from pushforward.mcmc.initialise import Initialisation, from_particles
+from pushforward.mcmc.refresh import LEAPFROGS, refresh
+from pushforward.methods.base import AbstractMethod, AbstractState, replace
+from pushforward.methods.clock import Clock, average
+from pushforward.methods.evidence import Evidence, log_density_of, log_ratios
+from pushforward.methods.training import TrainConfig
+from pushforward.networks import AbstractDensityNetwork
+from pushforward.networks.mixture_fit import fit_mixture_to_modes
+from pushforward.networks.specs import (
+    MANY,
+    AbstractNetworkSpec,
+    MixtureSpec,
+    Start,
+    as_spec,
+)
+from pushforward.objectives.forward_kl import forward_kl_loss
+from pushforward.objectives.reverse_kl import reverse_kl_loss
+from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget, VarianceReduction
+from pushforward.targets.preconditioner import Preconditioner
+
+# Particles to train on, and to review by.
+_POOL, _HELD = 8192, 2048
+_REVIEWS = 20
+# Steps between reviews, at least.
+_APART = 25
+# Both sides agree where no more than this share of the draws, and of the particles, is
+# lost to unequal weights.
+_ENOUGH = 0.004
+# Distilling ends when a review is no better than the last by this factor, or after this
+# share of the steps.
+_STALLED, _LONGEST = 0.8, 0.4
+# A review is an improvement where the gap between the bounds of log Z is less than the
+# smallest so far by this factor. After so many without one the rest of the schedule is
+# run through in a last part of training, this long.
+_IMPROVED, _PATIENCE, _LAST_REVIEWS = 0.85, 4, 4
+# The share of the schedule that such a last part is.
+_LAST_SHARE = 0.4
+# The weight of the forward KL beside the reverse KL, at first.
+_FORWARD = 0.2
+# Components of the mixture, where exploration found one mode.
+_COMPONENTS = 16
+
+
+class Prepared(eqx.Module):
+    """What exploration leaves to training."""
+
+    initialisation: Initialisation
+    mixture: Any
+    pool: Float[Array, "n d"]
+    held: Float[Array, "m d"]
+
+
+class AdaptiveState(AbstractState):
+    """What the next step needs."""
+
+    network: AbstractDensityNetwork
+    averaged: AbstractDensityNetwork
+    optimiser: Any
+    initialisation: Initialisation
+    clock: Clock
+    # Particles to train on and to review by, and the scale of their moves.
+    pool: Float[Array, "n d"]
+    held: Float[Array, "m d"]
+    scale: Float[Array, ""]
+    # The best network that was reviewed, and the last Jensen-Shannon divergence.
+    best: AbstractDensityNetwork
+    last: Float[Array, ""]
+    # The smallest gap between the bounds of log Z, and how many reviews ago it was.
+    gap: Float[Array, ""]
+    since: Int[Array, ""]
+    improving: Bool[Array, ""]
+    complete: Bool[Array, ""]
+
+
+class ExploreAndTrain(AbstractMethod):
+    """Explore, distil, improve, decide (see the module).
+
+    Attributes:
+        network: a network whose density is known.
+        training: steps (the most that are made), batch size, optimiser, averaging.
+        max_evaluations: the most that exploration spends; None is its own choice.
+        name: what it is called in configs and histories.
+    """
+
+    network: AbstractNetworkSpec = eqx.field(converter=as_spec)
+    training: TrainConfig
+    max_evaluations: int | None = None
+    name: str = "adaptive"
+
+    def __check_init__(self):
+        if self.max_evaluations is not None:
+            _validate.whole_number("max_evaluations", self.max_evaluations)
+
+    @property
+    def evaluations(self) -> int:
+        each = self.batch_size + self._held_batch
+        return self.batch_size + each * (LEAPFROGS + 1)
+
+    @property
+    def review_every(self) -> int:
+        return max(self.steps // _REVIEWS, _APART)
+
+    def resolve(self, target: AbstractTarget) -> "ExploreAndTrain":
+        target.require_density(f"The method {self.name!r}")
+        components = _most_components(target.dim)
+        network = self.network
+        if isinstance(network, MixtureSpec) and network.components is None:
+            network = dataclasses.replace(network, components=components)
+        budget = self.max_evaluations or MAX_EVALUATIONS
+        return replace(self, network=network.resolve(target), max_evaluations=budget)
+
+    def prepare(self, key: PRNGKeyArray, target: AbstractTarget) -> Prepared:
+        explore_key, key = jax.random.split(key)
+        found = explore(explore_key, target, max_evaluations=self.max_evaluations)
+        preconditioner, u, axes = _coordinates(found)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        held, pool = np.split(rng.permutation(len(u)), [len(u) // 4])
+        evaluations = jnp.asarray(found.evaluations, jnp.int32)
+        most = self._components
+        counts = _share_out(found.mode_weights, found.num_maxima, most, target.dim)
+        labels, counts = jnp.asarray(found.labels), jnp.asarray(counts)
+        mixture = fit_mixture_to_modes(key, u, labels, axes, counts, most)
+        return Prepared(
+            Initialisation(preconditioner, u[:1], VarianceReduction(), evaluations),
+            mixture,
+            _repeated(np.asarray(u)[pool], _POOL),
+            _repeated(np.asarray(u)[held], _HELD),
+        )
+
+    def prepared(self, target: AbstractTarget) -> Prepared:
+        dim, k = target.dim, self._components
+        one = Preconditioner.identity(dim)
+        evaluations = jnp.zeros((), jnp.int32)
+        return Prepared(
+            Initialisation(one, jnp.zeros((1, dim)), VarianceReduction(), evaluations),
+            (jnp.zeros(k), jnp.zeros((k, dim)), jnp.zeros((k, dim, dim))),
+            jnp.zeros((_POOL, dim)),
+            jnp.zeros((_HELD, dim)),
+        )
+
+    @property
+    def _components(self) -> int:
+        return getattr(self.network, "components", None) or 1
+
+    def init(self, key, target, steps, previous=None) -> AdaptiveState:
+        assert previous is not None
+        network_key, spare = jax.random.split(key)
+        found = previous.initialisation
+        start = Start(
+            found.precondition(target), previous.pool, 0.0, spare, previous.mixture
+        )
+        network: Any = self.network.sampler(network_key, start)
+        if not isinstance(network, AbstractDensityNetwork) or not network.has_density:
+            raise UsageError(
+                f"The method {self.name!r} needs a network whose density is known, "
+                "such as networks.mixture() or networks.coupling()."
+            )
+        one = jnp.ones(())
+        no = jnp.zeros((), bool)
+        return AdaptiveState(
+            network=network,
+            averaged=network,
+            optimiser=self.training.optimiser.init(network),
+            initialisation=found,
+            clock=Clock.start(steps),
+            pool=previous.pool,
+            held=previous.held,
+            scale=one,
+            best=network,
+            last=1e3 * one,
+            gap=1e30 * one,
+            since=jnp.zeros((), jnp.int32),
+            improving=no,
+            complete=no,
+        )
+
+    def step(self, key, target, state: AdaptiveState):
+        view = state.initialisation.precondition(target)
+        move_key, latent_key, accept_key = jax.random.split(key, 3)
+        n, clock, optimiser = self.batch_size, state.clock, self.training.optimiser
+        rows, held_rows = (
+            (clock.step * count + jnp.arange(count)) % size
+            for count, size in ((n, _POOL), (self._held_batch, _HELD))
+        )
+        together = jnp.concatenate([state.pool[rows], state.held[held_rows]])
+        moved = refresh(move_key, view, together, state.scale)
+        x, held = jnp.split(moved.positions, [n])
+
+        (forward, log_p), gradient = eqx.filter_value_and_grad(
+            forward_kl_loss, has_aux=True
+        )(state.network, x)
+        delta = moved.log_density[:n] - log_p
+        held_delta = moved.log_density[n:] - log_density_of(state.network, held)
+        weight = jnp.where(state.improving, _FORWARD * (1 - clock.progress), 1.0)
+        arrays, static = eqx.partition(state.network, eqx.is_array)
+
+        def improve(arrays):
+            network = eqx.combine(arrays, static)
+            (loss, (draws, found)), along = eqx.filter_value_and_grad(
+                reverse_kl_loss, has_aux=True
+            )(network, view, network.latents(latent_key, n), latent_key)
+            kept = _offer(accept_key, x, delta, draws, found)
+            # The same draws: what is held out is trained on no more than before.
+            few = held.shape[0]
+            kept_held = _offer(accept_key, held, held_delta, draws[:few], found[:few])
+            return loss, along, kept, kept_held
+
+        def distil(arrays):
+            none = jax.tree.map(jnp.zeros_like, gradient)
+            return jnp.zeros((), x.dtype), none, x, held
+
+        loss, along, x, held = jax.lax.cond(state.improving, improve, distil, arrays)
+        gradient = jax.tree.map(
+            lambda f, r: weight.astype(f.dtype) * f + r, gradient, along
+        )
+        network, optimiser_state = optimiser.update(
+            gradient, state.optimiser, state.network, optimiser.factor(clock)
+        )
+        averaged = average(state.averaged, network, clock, self.training.averaging)
+        new = dataclasses.replace(
+            state,
+            network=network,
+            averaged=averaged,
+            optimiser=optimiser_state,
+            clock=clock.advance(),
+            pool=state.pool.at[rows].set(x),
+            held=state.held.at[held_rows].set(held),
+            scale=moved.scale,
+        )
+        return new, {"loss": loss, "forward": forward}
+
+    @property
+    def _held_batch(self) -> int:
+        return max(self.batch_size // 4, 1)
+
+    def review(self, key, target, state: AdaptiveState):
+        """Puts the averaged network and the best so far before the same particles."""
+        view = state.initialisation.precondition(target)
+        draw_key, accept_key = jax.random.split(key)
+        log_q = jax.vmap(view.log_density)(state.held)
+
+        def judge(candidate):
+            key, arrays = candidate
+            network = eqx.combine(arrays, static)
+            draws, delta = log_ratios(key, network, view, _HELD)
+            at_particles = log_q - log_density_of(network, state.held)
+            return Evidence.of(delta, at_particles), draws, delta, at_particles
+
+        # Particles improve as training goes on, so the best is judged anew.
+        both = [eqx.filter(n, eqx.is_array) for n in (state.averaged, state.best)]
+        static = eqx.filter(state.averaged, eqx.is_array, inverse=True)
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *both)
+        judged = jax.lax.map(judge, (jax.random.split(draw_key), stacked))
+        (found, draws, delta, at_particles), (best, *_) = (
+            jax.tree.map(operator.itemgetter(i), judged) for i in range(2)
+        )
+        better = ~(best.divergence < found.divergence)
+        agree = (found.ess > 1 - _ENOUGH) & (found.ess_particles > 1 - _ENOUGH)
+        stalled = found.divergence > _STALLED * state.last
+        late = state.clock.progress >= _LONGEST
+        improving = state.improving | stalled | late | agree
+        gap = jnp.where(found.gap > 0, found.gap, 0.0)
+        improved = ~state.improving | (gap < _IMPROVED * state.gap)
+        since = jnp.where(improved, 0, state.since + 1)
+        spent = state.initialisation.evaluations + jnp.int32(3 * _HELD)
+        new = dataclasses.replace(
+            state,
+            held=_offer(accept_key, state.held, at_particles, draws, delta),
+            best=_choose(better, state.averaged, state.best),
+            last=found.divergence,
+            clock=_hurried(state.clock, since >= _PATIENCE),
+            gap=jnp.where(improved, gap, state.gap),
+            since=since,
+            improving=improving,
+            complete=(agree & state.improving) | (state.clock.progress >= 1),
+            initialisation=dataclasses.replace(state.initialisation, evaluations=spent),
+        )
+        return new, {**found._asdict(), "kept": better.astype(delta.dtype)}
+
+    def is_complete(self, state: AdaptiveState) -> Bool[Array, ""]:
+        return state.complete
+
+    def sampler(self, target, state: AdaptiveState) -> Sampler:
+        found = state.initialisation.preconditioner
+        return Sampler(state.best, found, target.structure)
+
+
+def _most_components(dim: int) -> int:
+    """A component is a covariance, which many dimensions make expensive."""
+    return max(1, min(64, 2**18 // dim**2))
+
+
+def _hurried(clock: Clock, now: Bool[Array, ""]) -> Clock:
+    """The last part of a shorter schedule, where training no longer pays."""
+    left = _LAST_REVIEWS * jnp.maximum(clock.total_steps // _REVIEWS, _APART)
+    total = (left.astype(jnp.float32) / _LAST_SHARE).astype(jnp.int32)
+    now = now & (clock.progress < 1 - _LAST_SHARE)
+    return Clock(
+        jnp.where(now, total - left, clock.step),
+        jnp.where(now, total, clock.total_steps),
+    )
+
+
+def _choose(first: Bool[Array, ""], a: Any, b: Any) -> Any:
+    def pick(x, y):
+        return jnp.where(first, x, y) if eqx.is_array(x) else x
+
+    return jax.tree.map(pick, a, b)
+
+
+def _offer(
+    key: PRNGKeyArray,
+    x: Float[Array, "n d"],
+    delta: Float[Array, " n"],
+    draws: Float[Array, "n d"],
+    delta_of_draws: Float[Array, " n"],
+) -> Float[Array, "n d"]:
+    """Particles after one step of independence Metropolis, by draws of the sampler.
+
+    With `delta = log q - log p`, a draw takes the place of a particle with probability
+    `min(1, exp(delta' - delta))`.
+    """
+    log_u = jnp.log(jax.random.uniform(key, delta.shape, delta.dtype))
+    return jnp.where((log_u < delta_of_draws - delta)[:, None], draws, x)
+
+
+def _coordinates(found: Exploration):
+    """Coordinates for the particles, the particles there, and the axes of the modes."""
+    x = found.particles
+    preconditioner = _from_particles(x)
+    u, axes = _into(
+        preconditioner, x, jnp.asarray(found.mode_centres), jnp.asarray(found.mode_axes)
+    )
+    return preconditioner, u, axes
+
+
+_from_particles = eqx.filter_jit(from_particles)
+
+
+@eqx.filter_jit
+def _into(preconditioner: Preconditioner, x, centres, axes):
+    u = jax.vmap(preconditioner.from_target)(x)
+
+    def turn(centre, axes):
+        def move(v):
+            return jax.jvp(preconditioner.from_target, (centre,), (v,))[1]
+
+        return jax.vmap(move, in_axes=1, out_axes=1)(axes)
+
+    return u, jax.vmap(turn)(centres.astype(x.dtype), axes.astype(x.dtype))
+
+
+def _share_out(
+    weights: np.ndarray, maxima: int, most: int, dim: int
+) -> Int[np.ndarray, " k"]:
+    """How many components each mode has, in which there may be several maxima."""
+    modes = len(weights)
+    total = max(modes, min(maxima, most))
+    total = min(most, max(total, _COMPONENTS if dim <= MANY else 1))
+    counts = np.ones(modes, np.int32)
+    while counts.sum() < total:
+        counts[np.argmax(weights / counts)] += 1
+    return counts
+
+
+def _repeated(x: Float[np.ndarray, "n d"], n: int) -> Float[Array, "k d"]:
+    """`n` rows: all of them in turn."""
+    return jnp.asarray(x[np.arange(n) % len(x)])
