@@ -355,7 +355,7 @@ def _race(results: Results) -> str:
         sentence = f"{took}; it has paid for itself after {after}."
     return f"""## 10,000 draws
 
-Of the trained default recipe: {ours:.4f} s. 10,000 effective draws of NUTS
+Of the trained Transport: {ours:.4f} s. 10,000 effective draws of NUTS
 ({ess["chains"]} chains, {ess["warmup"]} steps of warm-up, which took
 {ess["warmup_seconds"]:.1f} s with the Laplace fit and are not counted): {theirs:.2f} s,
 **{theirs / ours:,.0f} times as long**, on {ess["device"]} in one run. {sentence}

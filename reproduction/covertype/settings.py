@@ -22,7 +22,7 @@ dft       76.36  .009
 LABELS = {
     "nuts": "NUTS, the reference",
     "laplace": "Laplace alone",
-    "recipe": "default recipe",
+    "recipe": "Transport",
     "sgld": "SGLD",
     "dsvi": "DSVI",
     "svgd": "SVGD",

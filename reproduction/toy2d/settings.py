@@ -65,7 +65,7 @@ LABELS = {
     "kl": "KL-NS",
     "dft": "DFT-NS",
     "dft_l2": "DFT-NS*",
-    "recipe": "default recipe",
+    "recipe": "Transport",
 }
 
 

@@ -132,8 +132,10 @@ def test_what_the_readme_says_about_it():
     assert set(reached.values()) == {6}
     assert {len(found[name, "ours"][0]) for name in ("dft", "fisher")} == {5}
     text = " ".join((ROOT / "README.md").read_text().split())
-    claim = "The default recipe, KL and a coupling flow reach what exact draws score on"
-    assert f"{claim} all six; DFT and Fisher training on five." in text
+    claim = (
+        "Reverse KL (`Transport`), KL and a coupling flow reach what exact draws score"
+    )
+    assert f"{claim} on all six; DFT and Fisher training on five." in text
 
 
 def test_result_files_are_merged(tmp_path):
