@@ -13,13 +13,13 @@ from jaxtyping import Array, Float
 
 import pushforward as pf
 from pushforward.errors import FileError, UsageError
-from pushforward.networks import computing_in
 from pushforward.sampler import load_network, save_network
 from reproduction.common.results import Results, about, rounded
 from reproduction.mnist import settings
 from reproduction.mnist.data import Digits
 from reproduction.mnist.images import pack
 from reproduction.mnist.metrics import EnergyScore, Eye, energies, histogram, nearest
+from reproduction.mnist.networks import computing_in
 from reproduction.mnist.settings import Group, Scale, Schedule
 from reproduction.mnist.tasks import Images
 

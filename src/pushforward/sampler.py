@@ -380,7 +380,7 @@ class Sampler(eqx.Module):
         }
         plain = _io.with_prefix("preconditioner", _identity(self.dim))
         if all(np.array_equal(arrays[name], plain[name]) for name in plain):
-            # For an image it would be larger than the network.
+            # In many dimensions it would be larger than the network.
             header["preconditioner"] = "none"
             arrays = {k: v for k, v in arrays.items() if k not in plain}
         _io.write(path, SAMPLER, header, _stored_as(dtype, arrays))
@@ -496,10 +496,10 @@ def load(
 
     Args:
         path: the file, or a directory that `fit(..., out=)` wrote.
-        like: what a file cannot hold. Needed where the network is not one of
-            `pushforward.networks`: a network, or a sampler with one, of the same sizes.
-            Needed where the parameters are a tree of one's own classes: the target, or
-            a sampler of such parameters.
+        like: what a file cannot hold. Needed where the class of the network is not
+            known to files (`networks.register`): a network, or a sampler with one, of
+            the same sizes. Needed where the parameters are a tree of one's own classes:
+            the target, or a sampler of such parameters.
     """
     path = Path(path)
     if path.is_dir():
