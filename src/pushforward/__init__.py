@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
     from pushforward.mcmc import Exploration, explore, refine
-    from pushforward.sampler import Sampler, load
+    from pushforward.sampler import Sampler, load, load_network, save_network
     from pushforward.targets import (
         AbstractTarget,
         MinibatchTarget,
@@ -59,11 +59,13 @@ __all__ = [
     "fit",
     "fit_many",
     "load",
+    "load_network",
     "mcmc",
     "methods",
     "networks",
     "objectives",
     "refine",
+    "save_network",
     "targets",
     "train",
     "weigh",
@@ -100,7 +102,9 @@ _HOME = {
     "fit": "training",
     "fit_many": "training",
     "load": "sampler",
+    "load_network": "sampler",
     "refine": "mcmc",
+    "save_network": "sampler",
     "train": "training",
     "weigh": "diagnostics",
 }

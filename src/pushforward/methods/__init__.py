@@ -6,6 +6,7 @@ together by hand: `score_based` and `single_network` take an objective of one's 
 
 from pushforward.methods.alternating import Alternating
 from pushforward.methods.base import AbstractMethod, AbstractState, AbstractTask
+from pushforward.methods.clock import Clock, average
 from pushforward.methods.default import default
 from pushforward.methods.named import (
     DFT,
@@ -35,6 +36,7 @@ __all__ = [
     "AbstractTask",
     "Adam",
     "Alternating",
+    "Clock",
     "Fisher",
     "Flow",
     "Gaussian",
@@ -45,6 +47,7 @@ __all__ = [
     "SteinGAN",
     "TrainConfig",
     "Transport",
+    "average",
     "default",
     "score_based",
     "single_network",
