@@ -4,10 +4,10 @@ Names are imported when they are first used, so that `import pushforward` is
 instant and a program that needs no JAX does not load it.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pushforward import bridges
+from pushforward._lazy import lazily
 from pushforward._version import __version__
 
 if TYPE_CHECKING:
@@ -110,15 +110,4 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _HOME:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazily(globals(), _HOME, _ROOMS)
