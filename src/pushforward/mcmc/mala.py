@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward import _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.moments import mean_and_covariance
 from pushforward.targets.base import AbstractTarget
@@ -113,8 +114,7 @@ def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) ->
         UsageError: The target has no density, or there are too few draws.
     """
     target.require_density("refine")
-    if steps < 0:
-        raise UsageError(f"steps must not be negative, and it is {steps}.")
+    _validate.whole_number("steps", steps, 0)
     flat = target.structure.flatten_draws(draws)
     if len(flat) <= target.dim:
         raise UsageError(
