@@ -40,7 +40,9 @@ class Clock(eqx.Module):
         """The same step of a longer plan."""
         return Clock(self.step, jnp.asarray(total_steps, jnp.int32))
 
-    def warmup_cosine(self, warmup: float = 0.05, floor: float = 0.01):
+    def warmup_cosine(
+        self, warmup: float = 0.05, floor: float = 0.01
+    ) -> Float[Array, ""]:
         """A factor that rises from 0 to 1 and falls to `floor` along a cosine.
 
         The rise matters: Adam amplifies noise where training starts at an optimum.

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from pushforward import _validate
 from pushforward.mcmc.initialise import Initialisation
@@ -19,7 +20,8 @@ from pushforward.methods.clock import Clock, average
 from pushforward.methods.training import TrainConfig
 from pushforward.networks import AbstractNetwork
 from pushforward.networks.specs import AbstractNetworkSpec, as_spec
-from pushforward.objectives.base import AbstractBatchObjective
+from pushforward.objectives.base import AbstractBatchObjective, Info
+from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
 
@@ -65,7 +67,13 @@ class SingleNetwork(AbstractMethod):
         training = dataclasses.replace(self.training, batch_size=whole)
         return replace(self, objective=objective, network=network, training=training)
 
-    def init(self, key, target, steps, previous=None) -> SingleState:
+    def init(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        steps: Int[Array, ""],
+        previous: AbstractState | None = None,
+    ) -> SingleState:
         *keys, spare = jax.random.split(key, 3)
         found, network = start_of(self, keys, target, previous, 0.0, spare)
         state = self.training.optimiser.init(network)
@@ -77,7 +85,9 @@ class SingleNetwork(AbstractMethod):
             clock=Clock.start(steps),
         )
 
-    def step(self, key, target, state: SingleState):
+    def step(
+        self, key: PRNGKeyArray, target: AbstractTarget, state: SingleState
+    ) -> tuple[SingleState, Info]:
         optimiser, clock = self.training.optimiser, state.clock
         loss, gradient = eqx.filter_value_and_grad(self.objective)(
             state.network,
@@ -98,5 +108,5 @@ class SingleNetwork(AbstractMethod):
         )
         return new, {"loss": loss}
 
-    def sampler(self, target, state):
+    def sampler(self, target: AbstractTarget, state: SingleState) -> Sampler:
         return sampler_of(state, target, 0.0)

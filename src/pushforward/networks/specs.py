@@ -96,7 +96,7 @@ class ResidualSpec(AbstractNetworkSpec):
     def __check_init__(self):
         _check_sizes(self.width, self.depth, self.activation)
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         # The noise adds sigma^2 to the variance: start at N(0, I) in all.
         scale = (1 - start.noise_scale**2) ** 0.5
         dim = start.target.dim
@@ -104,7 +104,7 @@ class ResidualSpec(AbstractNetworkSpec):
             dim, dim, self.width, self.depth, self.activation, scale=scale, key=key
         )
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         return ScoreMLP(
             target.dim,
             self.width,
@@ -141,18 +141,18 @@ class MLPSpec(AbstractNetworkSpec):
             _validate.whole_number("latent", self.latent)
         _validate.positive("final_scale", self.final_scale)
 
-    def resolve(self, target):
+    def resolve(self, target: AbstractTarget) -> "MLPSpec":
         return dataclasses.replace(self, latent=self.latent or target.dim)
 
     def _make(self, inputs: int, outputs: int, key: PRNGKeyArray) -> MLP:
         sizes = inputs, outputs, self.width, self.depth
         return MLP(*sizes, self.activation, self.final_scale, key=key)
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         dim = start.target.dim
         return self._make(self.latent or dim, dim, key)
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         if target.has_noise_levels():
             return ResidualSpec(self.width, self.depth, self.activation).field(
                 key, target
@@ -192,7 +192,7 @@ class MixtureSpec(AbstractNetworkSpec):
     def strata(self) -> int:
         return self.components or 1
 
-    def resolve(self, target):
+    def resolve(self, target: AbstractTarget) -> "MixtureSpec":
         components, layers = self._sizes(target)
         return dataclasses.replace(self, components=components, layers=layers)
 
@@ -211,12 +211,12 @@ class MixtureSpec(AbstractNetworkSpec):
             _refuse_line(target)
         return components, layers
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         components, layers = self._sizes(start.target)
         mixture = _fit(key, start, components)
         return mixture_map(start.key, mixture, self.width, self.depth, layers)
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         raise _no_field("mixture")
 
     def partner(self) -> AbstractNetworkSpec:
@@ -242,11 +242,11 @@ class CouplingSpec(AbstractNetworkSpec):
         _validate.whole_number("layers", self.layers)
         _check_sizes(self.width, self.depth, self.activation)
 
-    def resolve(self, target):
+    def resolve(self, target: AbstractTarget) -> "CouplingSpec":
         _refuse_line(target)
         return self
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         return CouplingMap(
             start.target.dim,
             self.layers,
@@ -256,7 +256,7 @@ class CouplingSpec(AbstractNetworkSpec):
             key=key,
         )
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         raise _no_field("coupling")
 
     def partner(self) -> AbstractNetworkSpec:
@@ -266,10 +266,10 @@ class CouplingSpec(AbstractNetworkSpec):
 class AffineSpec(AbstractNetworkSpec):
     """A mean and a Cholesky factor: a Gaussian that starts at the standard normal."""
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         return AffineMap(start.target.dim)
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         raise _no_field("affine")
 
     def partner(self) -> AbstractNetworkSpec:
@@ -292,14 +292,14 @@ class OwnSpec(AbstractNetworkSpec):
             made = made(dim, key)
         return own_network(role, made)
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         dim = start.target.dim
         network = self._network("sampler network", dim, key)
         z = jax.ShapeDtypeStruct((network.in_size,), NETWORK_DTYPE)
         check_output("sampler network", network, dim, z)
         return network
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         role = "score network"
         network = self._network(role, target.dim, key)
         x = jax.ShapeDtypeStruct((target.dim,), NETWORK_DTYPE)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         NoiseConditionalTarget,
         ScoreTarget,
         Target,
+        constrained,
     )
     from pushforward.targets.catalogue import get, names
-    from pushforward.targets.constraints import constrained
     from pushforward.targets.minibatch import MinibatchTarget
 
 __all__ = [
@@ -38,7 +38,7 @@ _HOME = {
     "NoiseConditionalTarget": "base",
     "ScoreTarget": "base",
     "Target": "base",
-    "constrained": "constraints",
+    "constrained": "base",
     "get": "catalogue",
     "names": "catalogue",
 }

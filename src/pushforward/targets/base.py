@@ -394,7 +394,7 @@ class Target(AbstractDeterministicTarget):
         return Knowledge()
 
     @property
-    def known_modes(self):
+    def known_modes(self) -> Float[Array, "k d"] | None:
         return self.modes
 
     def user_functions(self) -> tuple[UserFunction, ...]:
@@ -411,6 +411,24 @@ class Target(AbstractDeterministicTarget):
 
     def _score(self, x, key, sigma):
         return jax.grad(self._log_density)(x)
+
+
+def constrained(
+    log_density: Callable[[Any], Float[Array, ""]],
+    constraints: Mapping[str, str | Constraint],
+    *,
+    example: Any,
+    sample: Callable[..., Any] | None = None,
+) -> Target:
+    """`Target(log_density, example=example, constraints=constraints, sample=sample)`.
+
+    Args:
+        log_density: as for `Target`.
+        constraints: as for `Target`.
+        example: as for `Target`.
+        sample: as for `Target`.
+    """
+    return Target(log_density, example=example, constraints=constraints, sample=sample)
 
 
 class ScoreTarget(AbstractDeterministicTarget):
