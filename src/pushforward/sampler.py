@@ -380,7 +380,7 @@ class Sampler(eqx.Module):
         }
         plain = _io.with_prefix("preconditioner", _identity(self.dim))
         if all(np.array_equal(arrays[name], plain[name]) for name in plain):
-            # In many dimensions it would be larger than the network.
+            # For an image it would be larger than the network.
             header["preconditioner"] = "none"
             arrays = {k: v for k, v in arrays.items() if k not in plain}
         _io.write(path, SAMPLER, header, _stored_as(dtype, arrays))

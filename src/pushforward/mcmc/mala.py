@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward import _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.moments import mean_and_covariance
 from pushforward.targets.base import AbstractTarget
@@ -114,7 +113,8 @@ def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) ->
         UsageError: The target has no density, or there are too few draws.
     """
     target.require_density("refine")
-    _validate.whole_number("steps", steps, 0)
+    if steps < 0:
+        raise UsageError(f"steps must not be negative, and it is {steps}.")
     flat = target.structure.flatten_draws(draws)
     if len(flat) <= target.dim:
         raise UsageError(

@@ -6,10 +6,12 @@ registered class is ever built: a file cannot name code that nobody has vouched 
 
 import dataclasses
 import inspect
+import math
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pushforward.errors import FileError, UsageError
@@ -86,16 +88,51 @@ def build(description: Any, key: PRNGKeyArray | None = None) -> Any:
             "update pushforward."
         )
     try:
+        _require_types(make, arguments)
         if key is not None:
             return make(**arguments, key=key)
         return eqx.filter_eval_shape(
             lambda key: make(**arguments, key=key), jax.random.key(0)
         )
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except (
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        AssertionError,
+        StopIteration,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise FileError(
             f"The file's description of its {kind} network does not fit the class of "
             f"that name ({error})."
         ) from error
+
+
+# What may stand in a file for an argument of a type. A truth value is no number.
+_STORED: dict[Any, tuple[type, ...]] = {
+    int: (int, np.integer),
+    float: (int, float, np.integer, np.floating),
+    bool: (bool,),
+    str: (str,),
+}
+
+
+def _require_types(make: Any, arguments: dict[str, Any]) -> None:
+    """Refuses an argument of another type than the constructor says."""
+    parameters = inspect.signature(make.__init__).parameters
+    for name, value in arguments.items():
+        wanted = parameters[name].annotation
+        allowed = _STORED.get(wanted)
+        if allowed is None:
+            continue
+        truth = isinstance(value, bool)
+        if truth != (wanted is bool) or not isinstance(value, allowed):
+            raise TypeError(f"{name}={value!r}")
+        if wanted is float and not math.isfinite(value):
+            raise ValueError(f"{name}={value!r}")
 
 
 def _arguments(kind: type) -> set[str]:

@@ -415,20 +415,24 @@ class Target(AbstractDeterministicTarget):
 
 def constrained(
     log_density: Callable[[Any], Float[Array, ""]],
-    constraints: Mapping[str, str | Constraint],
+    constraints: Constraints,
+    dim: int | None = None,
     *,
-    example: Any,
+    example: Any = None,
     sample: Callable[..., Any] | None = None,
 ) -> Target:
-    """`Target(log_density, example=example, constraints=constraints, sample=sample)`.
+    """`Target(log_density, dim, example=example, constraints=constraints, ...)`.
 
     Args:
         log_density: as for `Target`.
         constraints: as for `Target`.
+        dim: as for `Target`.
         example: as for `Target`.
         sample: as for `Target`.
     """
-    return Target(log_density, example=example, constraints=constraints, sample=sample)
+    return Target(
+        log_density, dim, example=example, constraints=constraints, sample=sample
+    )
 
 
 class ScoreTarget(AbstractDeterministicTarget):
