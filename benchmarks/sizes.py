@@ -17,11 +17,12 @@ counts
 - public functions and methods, and those of them that lack an annotation of an
   argument or of the result;
 - the dependencies of an installation without extras;
-- the size of the wheel, which pip builds.
+- the size of the wheel, which pip builds, or uv where there is no pip.
 """
 
 import argparse
 import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -154,8 +155,11 @@ def take_tour(root: Path) -> dict:
 def wheel_bytes(root: Path) -> int:
     """The size of the wheel of a checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-        subprocess.run([*command, "--wheel-dir", folder, str(root)], check=True)
+        command = ["uv", "build", "--quiet", "--wheel", "--out-dir", folder]
+        if importlib.util.find_spec("pip"):
+            command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+            command += ["--wheel-dir", folder]
+        subprocess.run([*command, str(root)], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         return wheel.stat().st_size
 
