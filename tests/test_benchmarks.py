@@ -1,9 +1,12 @@
-"""The rendered page of benchmarks and the result files agree."""
+"""The rendered pages and the result files agree."""
 
+import ast
+import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks import sizes
 from benchmarks.render import benchmarks_page, energy_step
 
 ROOT = Path(__file__).parents[1]
@@ -38,3 +41,45 @@ def test_the_section_of_a_training_step():
     assert "a further step takes **1.02 times** as long" in page
     assert "paid once, 1.10 times. The step runs at **40 %**" in page
     assert "alone, run at 50 to 50 %" in page
+
+
+@pytest.mark.once
+def test_the_table_of_sizes_is_what_the_file_says():
+    page = sizes.PAGE.read_text("utf-8")
+    assert page == sizes.with_table(page, json.loads(sizes.RESULT.read_text("utf-8")))
+
+
+def test_a_missing_annotation_is_noticed(tmp_path):
+    source = """
+def whole(x: int, *more: int, **rest: int) -> int: ...
+def no_result(x: int): ...
+def no_argument(x, *, y: int) -> int: ...
+def no_rest(*more) -> int: ...
+def _private(x): ...
+class Open:
+    def method(self) -> int: ...
+    def other(self, x) -> int: ...
+    def _own(self, x): ...
+class _Closed:
+    def method(self, x): ...
+"""
+    (tmp_path / "a.py").write_text(source)
+    (tmp_path / "_b.py").write_text("def hidden(x): ...")
+    found = {
+        f.name: sizes.lacks_annotation(f) for f in sizes.public_functions(tmp_path)
+    }
+    assert found == {
+        "whole": False,
+        "no_result": True,
+        "no_argument": True,
+        "no_rest": True,
+        "method": False,
+        "other": True,
+    }
+
+
+@pytest.mark.once
+def test_public_functions_are_annotated():
+    package = ROOT / "src" / "pushforward"
+    functions = sizes.public_functions(package)
+    assert not [ast.unparse(f.args) for f in functions if sizes.lacks_annotation(f)]

@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 import pushforward as pf
+from golden import check_sampler
 from pushforward import _io
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import AffineMap
@@ -151,24 +152,7 @@ class TestFormat1:
         "path", sorted(FORMAT_1.glob("*.pf")), ids=lambda p: p.stem
     )
     def test_a_sampler(self, path, tmp_path):
-        sampler = pf.load(path)
-        stored = safetensors.numpy.load_file(path.with_suffix(".draws"))
-        expected = [stored[k] for k in sorted(stored) if k.startswith("leaf")]
-        # As it is read, and as this version writes it.
-        for each in (sampler, pf.load(sampler.save(tmp_path / "again.pf"))):
-            flat = jax.vmap(each._place)(stored["z"], stored["noise"])
-            size = np.abs(stored["flat"]).max()
-            np.testing.assert_allclose(
-                flat, stored["flat"], rtol=1e-5, atol=1e-6 * size
-            )
-            tree = jax.vmap(each.structure.unflatten)(
-                jnp.asarray(stored["flat"], float)
-            )
-            for leaf, kept in zip(jax.tree.leaves(tree), expected, strict=True):
-                np.testing.assert_allclose(leaf, kept, rtol=1e-6)
-            if "log_p_flat" in stored and each.has_density:
-                found = each.unconstrained().log_prob(stored["flat"])
-                np.testing.assert_allclose(found, stored["log_p_flat"], rtol=1e-4)
+        sampler = check_sampler(path, tmp_path)
         noisy = path.stem in ("residual_noise", "plain_half")
         assert (sampler.noise_scale is not None) == noisy
 

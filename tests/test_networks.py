@@ -1,10 +1,6 @@
 """Networks: where they start, their precision, and what a file can build."""
 
-import dataclasses
 import functools
-import inspect
-import json
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -12,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pushforward import _io, networks
+import pushforward as pf
+from described import (
+    check_every_argument_is_stored,
+    check_round_trip,
+    check_static_fields_are_plain,
+    check_stays_in_32_bit,
+)
+from pushforward import networks
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import (
     MLP,
@@ -21,9 +24,7 @@ from pushforward.networks import (
     ResidualMap,
     ScoreMLP,
     build,
-    describe,
 )
-from pushforward.sampler import arrays_of
 
 # Every kind, with no argument at its default.
 DESCRIPTIONS = [
@@ -77,30 +78,6 @@ DESCRIPTIONS = [
         "bins": 4,
         "bound": 3.0,
     },
-    {
-        "kind": "Generator",
-        "in_size": 3,
-        "width": 8,
-        "compute": "float32",
-        "codes": 2,
-        "weighted": True,
-    },
-    {
-        "kind": "EnergyResNet",
-        "side": 8,
-        "width": 4,
-        "compute": "float32",
-        "depth": 2,
-    },
-    {"kind": "UNet", "side": 8, "width": 8, "compute": "float32", "depth": 2},
-    {
-        "kind": "WideResNet",
-        "out_size": 3,
-        "side": 8,
-        "width": 1,
-        "compute": "float32",
-        "depth": 10,
-    },
 ]
 described = pytest.mark.parametrize(
     "description", DESCRIPTIONS, ids=lambda description: description["kind"]
@@ -109,12 +86,12 @@ described = pytest.mark.parametrize(
 
 def test_every_kind_is_tested():
     kinds = {description["kind"] for description in DESCRIPTIONS}
-    assert set(networks.KINDS) == kinds
-
-
-def test_a_generator_stored_before_there_were_codes():
-    network = build({"kind": "Generator", "in_size": 3, "width": 8})
-    assert isinstance(network, networks.Generator) and network.codes == 0
+    ours = {
+        name
+        for name, kind in networks.KINDS.items()
+        if kind.__module__.startswith("pushforward.")
+    }
+    assert ours == kinds
 
 
 def test_a_mixture_map_stored_before_there_were_coupling_layers():
@@ -126,29 +103,11 @@ def test_a_mixture_map_stored_before_there_were_coupling_layers():
 class TestDescription:
     @described
     def test_round_trip(self, description):
-        shapes = build(description)
-        assert json.loads(json.dumps(describe(shapes))) == description
-        # With a key the same network is made of numbers; here not even they are.
-        made = eqx.filter_eval_shape(build, description, jax.random.key(0))
-        assert eqx.tree_equal(made, shapes)
-        named = arrays_of(shapes)
-        assert len(named) == len(jax.tree.leaves(shapes))
-        rng = np.random.default_rng(0)
-        arrays = {
-            name: rng.normal(size=leaf.shape).astype(leaf.dtype)
-            for name, leaf in named.items()
-        }
-        network = _io.restore(shapes, arrays, Path("here"), arrays_of)
-        assert describe(network) == description
-        for name, leaf in arrays_of(network).items():
-            np.testing.assert_array_equal(leaf, arrays[name])
+        check_round_trip(description)
 
     @described
     def test_every_argument_is_stored(self, description):
-        # An argument that a file forgets would come back as its default.
-        cls = getattr(networks, description["kind"])
-        arguments = set(inspect.signature(cls.__init__).parameters) - {"self", "key"}
-        assert arguments == set(description) - {"kind"}
+        check_every_argument_is_stored(description)
 
     @pytest.mark.parametrize(
         "kind",
@@ -207,6 +166,147 @@ class TestDescription:
             MLP(2, 2, 8, 1, "unheard", key=key)
         with pytest.raises(UsageError, match=r"numbers \(1\) as coordinates \(2\)"):
             ResidualMap(1, 2, 8, 1, key=key)
+
+
+class Bent(networks.AbstractNetwork):
+    """A network of somebody else's."""
+
+    weight: jax.Array
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+    bend: str = eqx.field(static=True)
+
+    def __init__(self, in_size, bend="tanh", *, key):
+        self.weight = jax.random.normal(key, (in_size, in_size), jnp.float32)
+        self.in_size, self.out_size, self.bend = in_size, in_size, bend
+
+    def __call__(self, x):
+        return getattr(jnp, self.bend)(self.weight @ x)
+
+
+class TestRegister:
+    @pytest.fixture(autouse=True)
+    def kinds(self, monkeypatch):
+        """What is registered here is forgotten again."""
+        for name in ("Bent", "Shifted", "MLP"):
+            if name in networks.KINDS:
+                monkeypatch.setitem(networks.KINDS, name, networks.KINDS[name])
+            else:
+                monkeypatch.setitem(networks.KINDS, name, None)
+                del networks.KINDS[name]
+
+    def test_a_kind_of_ones_own_is_loaded_by_its_name(self, tmp_path):
+        sampler = pf.Sampler.from_network(Bent(2, "arctan", key=jax.random.key(0)))
+        sampler.save(tmp_path / "before.pf")
+        assert networks.register(Bent) is Bent
+        sampler.save(tmp_path / "after.pf")
+        again = pf.load(tmp_path / "after.pf")
+        assert eqx.tree_equal(again.network, sampler.network)
+        # A file says of its network what was known when it was written.
+        with pytest.raises(FileError, match=r"test_networks\.Bent"):
+            pf.load(tmp_path / "before.pf")
+        del networks.KINDS["Bent"]
+        sentence = r"of the kind 'Bent', .* import the module .* networks\.register"
+        with pytest.raises(FileError, match=sentence):
+            pf.load(tmp_path / "after.pf")
+        assert pf.load(tmp_path / "after.pf", like=sampler).network.bend == "arctan"
+
+    def test_a_taken_name_is_refused(self):
+        class MLP(Bent):
+            pass
+
+        with pytest.raises(UsageError, match=r"'MLP' already, pushforward\.networks"):
+            networks.register(MLP)
+        assert networks.KINDS["MLP"] is networks.MLP
+        networks.register(networks.MLP)
+
+    def test_a_class_that_is_defined_again_takes_its_own_place(self):
+        def cell():
+            @networks.register
+            class Shifted(Bent):
+                pass
+
+            return Shifted
+
+        _, last = cell(), cell()
+        assert networks.KINDS["Shifted"] is last
+
+    def test_what_no_file_could_hold_is_refused(self):
+        class Forgets(Bent):
+            def __init__(self, in_size, slope, *, key):
+                super().__init__(in_size, key=key)
+
+        with pytest.raises(UsageError, match="could not hold slope of Forgets"):
+            networks.register(Forgets)
+
+        class Fixed(Bent):
+            def __init__(self, in_size):
+                super().__init__(in_size, key=jax.random.key(0))
+
+        with pytest.raises(UsageError, match="Fixed must take key="):
+            networks.register(Fixed)
+        for kind in (eqx.nn.MLP, Bent(2, key=jax.random.key(0)), "Bent"):
+            with pytest.raises(UsageError, match="takes a subclass"):
+                networks.register(kind)
+
+
+class Centred(networks.AbstractBatchNetwork):
+    """Batch normalisation, and nothing else."""
+
+    scale: jax.Array
+    mean: jax.Array
+    variance: jax.Array
+    in_size: int = eqx.field(static=True, default=2)
+    out_size: int = eqx.field(static=True, default=2)
+
+    def _apply(self, x, mean, variance):
+        return self.scale * (x - mean) / jnp.sqrt(variance + 1e-5)
+
+    def __call__(self, x):
+        return self._apply(x, self.mean, self.variance)
+
+    def train(self, batch, keep=0.9):
+        mean, variance = jnp.mean(batch, axis=0), jnp.var(batch, axis=0)
+        out = jax.vmap(lambda x: self._apply(x, mean, variance))(batch)
+        kept = [
+            keep * old + (1 - keep) * jax.lax.stop_gradient(new)
+            for old, new in zip(self.statistics(), (mean, variance), strict=True)
+        ]
+        return out, eqx.tree_at(lambda n: n.statistics(), self, kept)
+
+    def statistics(self):
+        return [self.mean, self.variance]
+
+
+class TestBatches:
+    def test_statistics_are_estimated_anew_and_kept_apart(self):
+        network = Centred(jnp.ones(2), jnp.zeros(2), jnp.ones(2))
+        batch = 3 + 2 * jax.random.normal(jax.random.key(0), (64, 2), jnp.float32)
+        out, seen = network.train(batch, keep=0.0)
+        rested = networks.at_rest(network, batch[None])
+        np.testing.assert_allclose(jax.vmap(rested)(batch), out, atol=1e-5)
+        assert eqx.tree_equal(rested, seen)
+        assert eqx.tree_equal(networks.with_statistics(rested, network), network)
+
+    def test_statistics_follow_the_draws_in_training(self):
+        """A map that shrinks its inputs tenfold: its draws have the scale of 1."""
+        start = Centred(jnp.ones(2), jnp.full(2, 5.0), jnp.full(2, 100.0))
+        target = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=2)
+        method = pf.methods.DFT(
+            network=start,
+            score_network=networks.residual(4, 1),
+            steps=4,
+            batch_size=64,
+            whiten=False,
+            particles=16,
+        )
+        fit = pf.fit(jax.random.key(0), target, method, progress=False)
+        sampler = fit.sampler
+        # At rest by statistics of their own, and not by a moving average.
+        np.testing.assert_allclose(sampler.network.mean, 0, atol=0.1)
+        np.testing.assert_allclose(sampler.network.variance, 1, rtol=0.1)
+        draws = sampler.sample(jax.random.key(1), 1000)
+        np.testing.assert_allclose(draws.std(axis=0), 1, rtol=0.1)
 
 
 POINTS = np.random.default_rng(0).normal(size=(256, 3)).astype(np.float32)
@@ -284,20 +384,11 @@ def test_an_affine_map():
 @pytest.mark.usefixtures("x64")
 @described
 def test_networks_stay_in_32_bit(description):
-    network = build(description)
-    assert {leaf.dtype for leaf in jax.tree.leaves(network)} == {np.dtype("float32")}
-    x = jax.ShapeDtypeStruct((network.in_size,), jnp.float32)
     level = jax.ShapeDtypeStruct((), jnp.float32)
-    levelled = getattr(network, "conditional", isinstance(network, networks.UNet))
-    arguments = (x, level) if levelled else (x,)
-    out = eqx.filter_eval_shape(lambda n, *a: n(*a), network, *arguments)
-    assert out.dtype == jnp.float32
-    assert out.shape == (network.out_size,)
+    levels = (level,) if description.get("conditional") else ()
+    check_stays_in_32_bit(description, *levels)
 
 
 @described
 def test_static_fields_are_plain(description):
-    network = build(description)
-    for field in dataclasses.fields(network):
-        if field.metadata.get("static"):
-            assert isinstance(getattr(network, field.name), int | float | str | bool)
+    check_static_fields_are_plain(description)

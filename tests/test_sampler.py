@@ -126,6 +126,10 @@ class TestShapes:
         assert_trees_close(x, many, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(ours.log_prob(x), log_p, rtol=1e-4, atol=1e-3)
 
+    def test_points_of_many_coordinates_come_in_smaller_blocks(self):
+        sampler = pf.Sampler.from_network(ResidualMap(1024, 1024, 4, 1, key=KEY))
+        assert sampler.block_size == 1024
+
     def test_a_key_of_the_old_style(self):
         ours = pf.Sampler.from_network(AffineMap(2))
         old, new = jax.random.PRNGKey(3), jax.random.key(3)

@@ -21,7 +21,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import pushforward as pf
 from pushforward import mcmc
 from pushforward.errors import FileError
-from pushforward.mcmc.initialise import Initialisation, initialise_by_laplace
 from pushforward.methods import AbstractMethod
 from pushforward.networks import AffineMap
 from reproduction.common.cost import compiling
@@ -180,7 +179,7 @@ class Bench:
         assert group.what is not None
         return self._neural(group, group.what)
 
-    def _look(self) -> tuple[Initialisation, float]:
+    def _look(self) -> tuple[mcmc.Initialisation, float]:
         """The Laplace fit, and the seconds it took without compilation."""
         begun = time.perf_counter()
         with compiling() as compiled:
@@ -430,11 +429,11 @@ def _require_same(found: Results, rows: data.Classification) -> None:
 
 
 @eqx.filter_jit
-def _laplace(key: PRNGKeyArray, target: pf.AbstractTarget) -> Initialisation:
-    return initialise_by_laplace(key, target, particles=1)
+def _laplace(key: PRNGKeyArray, target: pf.AbstractTarget) -> mcmc.Initialisation:
+    return mcmc.initialise_by_laplace(key, target, particles=1)
 
 
-def _gaussian(look: Initialisation, target: pf.AbstractTarget) -> pf.Sampler:
+def _gaussian(look: mcmc.Initialisation, target: pf.AbstractTarget) -> pf.Sampler:
     """The whitening alone: one Gaussian, as a sampler."""
     return pf.Sampler(AffineMap(target.dim), look.preconditioner, target.structure)
 

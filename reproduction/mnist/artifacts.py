@@ -13,13 +13,12 @@ from jaxtyping import Array, Float
 
 import pushforward as pf
 from pushforward.errors import FileError, UsageError
-from pushforward.networks import computing_in
-from pushforward.sampler import load_network, save_network
 from reproduction.common.results import Results, about, rounded
 from reproduction.mnist import settings
 from reproduction.mnist.data import Digits
 from reproduction.mnist.images import pack
 from reproduction.mnist.metrics import EnergyScore, Eye, energies, histogram, nearest
+from reproduction.mnist.networks import computing_in
 from reproduction.mnist.settings import Group, Scale, Schedule
 from reproduction.mnist.tasks import Images
 
@@ -63,7 +62,7 @@ class Desk:
         # What is computed in bfloat16 loses nothing by being stored so; last layers,
         # which are not, lose a little.
         half = network.compute == "bfloat16"
-        save_network(path, network, dtype="bfloat16" if half else None)
+        pf.save_network(path, network, dtype="bfloat16" if half else None)
         return _sha256(path)
 
     def network(self, stage: str) -> Any:
@@ -84,7 +83,7 @@ class Desk:
                 f"{path} does not hold the weights of the result file; put those back, "
                 "or choose another --out."
             )
-        return _for_this_device(load_network(path))
+        return _for_this_device(pf.load_network(path))
 
     @functools.cached_property
     def eye(self) -> Eye:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.errors import UsageError
-from pushforward.networks import Generator
 from pushforward.objectives import AbstractNetworkLoss
+from reproduction.mnist.networks import Generator
 
 Field = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 

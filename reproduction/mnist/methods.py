@@ -6,18 +6,12 @@ The settings are those that were found on an energy model of digits.
 import dataclasses
 from typing import Any
 
-import jax
-
 from pushforward import methods
 from pushforward.errors import UsageError
-from pushforward.networks import AbstractNetworkSpec, Generator, UNet
+from pushforward.networks import AbstractNetworkSpec
 from pushforward.objectives import DFT, AbstractScoreObjective, Noise
 from reproduction.mnist.codes import CodeWeights
-
-
-def compute_dtype() -> str:
-    """In what convolutions are computed here: bfloat16 is hopelessly slow on a CPU."""
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+from reproduction.mnist.networks import Generator, UNet, compute_dtype
 
 
 class GeneratorSpec(AbstractNetworkSpec):

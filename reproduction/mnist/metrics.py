@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pushforward.networks import EnergyResNet, WideResNet
 from reproduction.common.results import rounded
 from reproduction.mnist.frechet import Moments, frechet, moments
+from reproduction.mnist.networks import EnergyResNet, WideResNet
 
 Pixels = Float[np.ndarray, "n d"]
 # Images looked at in one pass.

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
-from pushforward.methods import AbstractTask, Adam
-from pushforward.methods.clock import Clock, average
-from pushforward.networks import EnergyResNet, WideResNet, at_rest, with_statistics
-from reproduction.mnist.methods import compute_dtype
+from pushforward.methods import AbstractTask, Adam, Clock, average
+from pushforward.networks import at_rest, with_statistics
+from reproduction.mnist.networks import EnergyResNet, WideResNet, compute_dtype
 
 
 class Images(eqx.Module):

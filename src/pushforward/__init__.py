@@ -4,10 +4,10 @@ Names are imported when they are first used, so that `import pushforward` is
 instant and a program that needs no JAX does not load it.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pushforward import bridges
+from pushforward._lazy import lazily
 from pushforward._version import __version__
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
     from pushforward.mcmc import Exploration, explore, refine
-    from pushforward.sampler import Sampler, load
+    from pushforward.sampler import Sampler, load, load_network, save_network
     from pushforward.targets import (
         AbstractTarget,
         MinibatchTarget,
@@ -59,11 +59,13 @@ __all__ = [
     "fit",
     "fit_many",
     "load",
+    "load_network",
     "mcmc",
     "methods",
     "networks",
     "objectives",
     "refine",
+    "save_network",
     "targets",
     "train",
     "weigh",
@@ -100,21 +102,12 @@ _HOME = {
     "fit": "training",
     "fit_many": "training",
     "load": "sampler",
+    "load_network": "sampler",
     "refine": "mcmc",
+    "save_network": "sampler",
     "train": "training",
     "weigh": "diagnostics",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _HOME:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazily(globals(), _HOME, _ROOMS)

@@ -496,10 +496,10 @@ def load(
 
     Args:
         path: the file, or a directory that `fit(..., out=)` wrote.
-        like: what a file cannot hold. Needed where the network is not one of
-            `pushforward.networks`: a network, or a sampler with one, of the same sizes.
-            Needed where the parameters are a tree of one's own classes: the target, or
-            a sampler of such parameters.
+        like: what a file cannot hold. Needed where the class of the network is not
+            known to files (`networks.register`): a network, or a sampler with one, of
+            the same sizes. Needed where the parameters are a tree of one's own classes:
+            the target, or a sampler of such parameters.
     """
     path = Path(path)
     if path.is_dir():

@@ -9,7 +9,6 @@ import pytest
 import pushforward as pf
 from pushforward import objectives
 from pushforward.errors import UsageError
-from pushforward.networks import Generator
 from reproduction.mnist.codes import CodeWeights, weight_loss
 from reproduction.mnist.methods import (
     KL_POWER,
@@ -17,6 +16,7 @@ from reproduction.mnist.methods import (
     UNetSpec,
     for_images,
 )
+from reproduction.mnist.networks import Generator
 
 KEY = jax.random.key(0)
 TINY = {

@@ -14,7 +14,7 @@ import scipy.stats
 
 import pushforward as pf
 from pushforward.errors import FileError, UsageError
-from pushforward.mcmc.initialise import initialise_by_laplace
+from pushforward.mcmc import initialise_by_laplace
 from pushforward.networks import AffineMap
 from pushforward.targets.preconditioner import Preconditioner
 from pushforward.training import Event

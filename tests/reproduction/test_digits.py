@@ -8,11 +8,12 @@ import pytest
 
 import pushforward as pf
 from pushforward.errors import UsageError
-from pushforward.networks import Generator, ResidualMap, computing_in
+from pushforward.networks import ResidualMap
 from pushforward.sampler import load_network, save_network
 from reproduction import __main__
 from reproduction.__main__ import main
 from reproduction.mnist.images import ZOOM, draw_page, grid
+from reproduction.mnist.networks import Generator, computing_in
 
 pytestmark = pytest.mark.once
 

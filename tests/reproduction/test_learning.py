@@ -8,9 +8,9 @@ import scipy.linalg
 
 import pushforward as pf
 from pushforward.errors import FileError, UsageError
-from pushforward.networks import EnergyResNet
 from pushforward.sampler import load_network, save_network
 from reproduction.mnist.frechet import frechet, moments
+from reproduction.mnist.networks import EnergyResNet
 from reproduction.mnist.tasks import Classify, Energy, Images
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from pushforward.errors import FileError, UsageError
-from pushforward.networks import EnergyResNet, Generator
 from reproduction.__main__ import main
 from reproduction.common import data
 from reproduction.common.cost import flops
@@ -26,6 +25,7 @@ from reproduction.mnist import settings
 from reproduction.mnist.figures import COLOURS, STYLES
 from reproduction.mnist.images import pack, unpack
 from reproduction.mnist.metrics import histogram, nearest
+from reproduction.mnist.networks import EnergyResNet, Generator
 from reproduction.report import render
 
 pytestmark = pytest.mark.once

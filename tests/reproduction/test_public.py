@@ -86,12 +86,6 @@ def test_private_names_are_noticed(source, found):
     assert private_names(source) == found
 
 
-# These need what the package has no public name for yet.
-PENDING = ("covertype/run.py", "mnist/artifacts.py", "mnist/tasks.py")
-
-
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_only_public_names(path, request):
-    if path.relative_to(ROOT / "reproduction").as_posix() in PENDING:
-        request.applymarker(pytest.mark.xfail)
+def test_only_public_names(path):
     assert not private_names(path.read_text("utf-8"))

@@ -1,8 +1,8 @@
 """To and from other libraries, which are imported when they are first needed."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pushforward._lazy import lazily
 from pushforward._user_errors import register_hint
 
 if TYPE_CHECKING:
@@ -19,14 +19,4 @@ register_hint(
     "data).",
 )
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazily(globals(), _HOME)

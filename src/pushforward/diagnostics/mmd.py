@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward.diagnostics.ksd import quadratic_forms
+from pushforward.diagnostics.samples import require_two_samples
 from pushforward.objectives.stein_kernel import (
     median_squared_distance,
     squared_distances,
@@ -72,7 +73,8 @@ def mmd(
     Raises:
         ValueError: The arrays do not fit together, or a setting is out of range.
     """
-    _validate(x, y, permutations, bandwidth, block)
+    require_two_samples("mmd", x, y, least=2)
+    _validate(permutations, bandwidth, block)
     x = jnp.asarray(x)
     y = jnp.asarray(y, x.dtype)
     if bandwidth is None:
@@ -146,22 +148,7 @@ def _median_distance(draws):
     return jnp.where(distance == 0, 1, distance)
 
 
-def _validate(x, y, permutations, bandwidth, block):
-    for name, sample in (("x", x), ("y", y)):
-        if np.ndim(sample) != 2 or len(sample) < 2 or np.shape(sample)[1] < 1:
-            raise ValueError(
-                f"mmd: {name} must be an (n, d) array of at least two draws, but its "
-                f"shape is {np.shape(sample)}; reshape it so that each row is one draw."
-            )
-        if not jnp.issubdtype(sample.dtype, jnp.floating):
-            raise ValueError(
-                f"mmd: {name} has dtype {sample.dtype}; convert it to floating point."
-            )
-    if np.shape(x)[1] != np.shape(y)[1]:
-        raise ValueError(
-            f"mmd: x has {np.shape(x)[1]} coordinates and y has {np.shape(y)[1]}; give "
-            "two samples of the same space."
-        )
+def _validate(permutations, bandwidth, block):
     if isinstance(bandwidth, float | int) and not bandwidth > 0:
         raise ValueError(f"mmd: bandwidth={bandwidth} must be positive.")
     if permutations < 1 or block < 1:

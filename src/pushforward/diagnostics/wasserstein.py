@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
+from pushforward.diagnostics.samples import require_two_samples
+
 # The assignment costs O(n^3): seconds up to here, minutes soon after.
 _MAX_ASSIGNMENT = 4000
 
@@ -49,7 +51,7 @@ def sliced_w2(
     Raises:
         ValueError: The arrays do not fit together.
     """
-    _validate("sliced_w2", x, y)
+    require_two_samples("sliced_w2", x, y)
     if projections < 1:
         raise ValueError(f"sliced_w2: projections={projections} must be at least 1.")
     x = jnp.asarray(x)
@@ -73,7 +75,7 @@ def w2(x: Float[Array, "n d"], y: Float[Array, "n d"]) -> float:
     Raises:
         ValueError: The arrays do not fit together, or there are too many draws.
     """
-    _validate("w2", x, y)
+    require_two_samples("w2", x, y)
     if len(x) != len(y):
         raise ValueError(
             f"w2: x has {len(x)} draws and y has {len(y)}; give equally many, or use "
@@ -156,22 +158,3 @@ def squared_w2_sorted(
         return ((x - y) ** 2).mean(axis=-1)
     gap = x[..., steps.index_x] - y[..., steps.index_y]
     return (steps.width.astype(gap.dtype) * gap**2).sum(axis=-1)
-
-
-def _validate(name, x, y):
-    for label, sample in (("x", x), ("y", y)):
-        if np.ndim(sample) != 2 or 0 in np.shape(sample):
-            raise ValueError(
-                f"{name}: {label} must be an (n, d) array, but its shape is "
-                f"{np.shape(sample)}; reshape it so that each row is one draw."
-            )
-        if not jnp.issubdtype(sample.dtype, jnp.floating):
-            raise ValueError(
-                f"{name}: {label} has dtype {sample.dtype}; convert it to floating "
-                "point."
-            )
-    if np.shape(x)[1] != np.shape(y)[1]:
-        raise ValueError(
-            f"{name}: x has {np.shape(x)[1]} coordinates and y has {np.shape(y)[1]}; "
-            "give two samples of the same space."
-        )

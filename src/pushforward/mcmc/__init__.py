@@ -3,7 +3,11 @@
 from pushforward.mcmc.annealed import annealed_langevin
 from pushforward.mcmc.exploration import Exploration, explore
 from pushforward.mcmc.hmc import hmc
-from pushforward.mcmc.initialise import Initialisation, register_initialisation
+from pushforward.mcmc.initialise import (
+    Initialisation,
+    initialise_by_laplace,
+    register_initialisation,
+)
 from pushforward.mcmc.langevin import SGLDResult, langevin, sgld
 from pushforward.mcmc.mala import MALAResult, mala, refine
 from pushforward.mcmc.nuts import NUTSResult, WarmNUTS, nuts, nuts_draws, nuts_warmup
@@ -24,6 +28,7 @@ __all__ = [
     "annealed_langevin",
     "explore",
     "hmc",
+    "initialise_by_laplace",
     "langevin",
     "mala",
     "nuts",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from blackjax.mcmc.hmc import hmc_proposal
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward import _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
@@ -41,11 +42,8 @@ def hmc(
         adjusted: Whether there is an accept step. Without one only the score is used,
             and the chains keep a bias of the order of `step_size**2`.
     """
-    if steps < 0 or leapfrogs < 1:
-        raise UsageError(
-            "hmc needs steps of at least 0 and leapfrogs of at least 1, but steps is "
-            f"{steps} and leapfrogs is {leapfrogs}."
-        )
+    _validate.whole_number("steps", steps, 0)
+    _validate.whole_number("leapfrogs", leapfrogs)
     if adjusted:
         reason = target.why_no_density()
         if reason is not None:

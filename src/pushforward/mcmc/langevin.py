@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward import _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
@@ -37,8 +38,7 @@ def langevin(
     first steps of a longer run are those of a shorter one with the same key, and the
     number of steps is not compiled in.
     """
-    if steps < 0:
-        raise UsageError(f"steps must not be negative, and it is {steps}.")
+    _validate.whole_number("steps", steps, 0)
     size = jnp.asarray(step_size, positions.dtype)
     count = jnp.asarray(steps, jnp.int32)
     ends, _ = _walk(key, target, positions, count, size, keep=0, minibatch=False)

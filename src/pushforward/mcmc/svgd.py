@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pushforward.errors import UsageError
+from pushforward import _validate
 from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
 
@@ -74,8 +74,7 @@ def svgd(
         steps: How many steps; each costs one score per particle.
         step_size: The size of a step of `adagrad_with_memory`.
     """
-    if steps < 0:
-        raise UsageError(f"steps must not be negative, and it is {steps}.")
+    _validate.whole_number("steps", steps, 0)
     size = jnp.asarray(step_size, positions.dtype)
     count = jnp.asarray(steps, jnp.int32)
     ends = _descend(key, target, positions, count, size)

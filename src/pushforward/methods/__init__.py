@@ -7,6 +7,7 @@ together by hand: `score_based` and `single_network` take an objective of one's 
 from pushforward.methods.adaptive import ExploreAndTrain
 from pushforward.methods.alternating import Alternating
 from pushforward.methods.base import AbstractMethod, AbstractState, AbstractTask
+from pushforward.methods.clock import Clock, average
 from pushforward.methods.default import default
 from pushforward.methods.named import (
     DFT,
@@ -38,6 +39,7 @@ __all__ = [
     "Adam",
     "Adaptive",
     "Alternating",
+    "Clock",
     "ExploreAndTrain",
     "Fisher",
     "Flow",
@@ -49,6 +51,7 @@ __all__ = [
     "SteinGAN",
     "TrainConfig",
     "Transport",
+    "average",
     "default",
     "score_based",
     "single_network",

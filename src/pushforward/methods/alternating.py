@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from pushforward.errors import UsageError
 from pushforward.mcmc.initialise import Initialisation
@@ -23,7 +24,8 @@ from pushforward.networks import (
     with_statistics,
 )
 from pushforward.networks.specs import AbstractNetworkSpec, as_spec
-from pushforward.objectives.base import AbstractPairObjective
+from pushforward.objectives.base import AbstractPairObjective, Info
+from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
 
@@ -87,7 +89,13 @@ class Alternating(AbstractMethod):
             second=self.second.resolve(target),
         )
 
-    def init(self, key, target, steps, previous=None) -> AlternatingState:
+    def init(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        steps: Int[Array, ""],
+        previous: AbstractState | None = None,
+    ) -> AlternatingState:
         *keys, second_key = jax.random.split(key, 3)
         noise, spare = (
             self.objective.noise_scale(target),
@@ -105,7 +113,9 @@ class Alternating(AbstractMethod):
             clock=Clock.start(steps),
         )
 
-    def step(self, key, target, state: AlternatingState):
+    def step(
+        self, key: PRNGKeyArray, target: AbstractTarget, state: AlternatingState
+    ) -> tuple[AlternatingState, Info]:
         view = state.initialisation.precondition(target)
         second_key, network_key = jax.random.split(key)
         n, clock = self.batch_size, state.clock
@@ -152,5 +162,5 @@ class Alternating(AbstractMethod):
         )
         return new, {self.objective.second_name: jnp.mean(losses), **info}
 
-    def sampler(self, target, state):
+    def sampler(self, target: AbstractTarget, state: AlternatingState) -> Sampler:
         return sampler_of(state, target, self.objective.noise_scale(target))

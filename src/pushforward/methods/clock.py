@@ -24,9 +24,7 @@ class Clock(eqx.Module):
     @property
     def progress(self) -> Float[Array, ""]:
         """The share of the steps that are done, from 0 to 1."""
-        step, total_steps = (
-            n.astype(jnp.float32) for n in (self.step, self.total_steps)
-        )
+        step, total_steps = self._as_floats()
         return jnp.minimum(step / jnp.maximum(total_steps, 1.0), 1.0)
 
     def _as_floats(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -40,14 +38,14 @@ class Clock(eqx.Module):
         """The same step of a longer plan."""
         return Clock(self.step, jnp.asarray(total_steps, jnp.int32))
 
-    def warmup_cosine(self, warmup: float = 0.05, floor: float = 0.01):
+    def warmup_cosine(
+        self, warmup: float = 0.05, floor: float = 0.01
+    ) -> Float[Array, ""]:
         """A factor that rises from 0 to 1 and falls to `floor` along a cosine.
 
         The rise matters: Adam amplifies noise where training starts at an optimum.
         """
-        step, total_steps = (
-            n.astype(jnp.float32) for n in (self.step, self.total_steps)
-        )
+        step, total_steps = self._as_floats()
         rise = jnp.minimum((step + 1) / (warmup * total_steps + 1), 1.0)
         fall = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * self.progress))
         return rise * fall

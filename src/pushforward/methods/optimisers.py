@@ -71,13 +71,15 @@ class Adam(AbstractOptimiser):
             optax.scale_by_adam(b1=self.momentum, b2=self.beta2),
         )
 
-    def factor(self, clock):
+    def factor(self, clock: Clock) -> Float[Array, ""]:
         return _factor(self.schedule, clock)
 
-    def init(self, model):
+    def init(self, model: Any) -> Any:
         return self._transform.init(eqx.filter(model, eqx.is_inexact_array))
 
-    def update(self, gradient, state, model, factor):
+    def update(
+        self, gradient: Any, state: Any, model: Any, factor: Float[Array, ""]
+    ) -> tuple[Any, Any]:
         rate = -self.learning_rate * factor
         return _update(self._transform, rate, gradient, state, model, in_units=True)
 
@@ -101,13 +103,15 @@ class Optax(AbstractOptimiser):
             )
         _validate.one_of("schedule", self.schedule, get_args(Schedule))
 
-    def factor(self, clock):
+    def factor(self, clock: Clock) -> Float[Array, ""]:
         return _factor(self.schedule, clock)
 
-    def init(self, model):
+    def init(self, model: Any) -> Any:
         return self.transform.init(eqx.filter(model, eqx.is_inexact_array))
 
-    def update(self, gradient, state, model, factor):
+    def update(
+        self, gradient: Any, state: Any, model: Any, factor: Float[Array, ""]
+    ) -> tuple[Any, Any]:
         return _update(self.transform, factor, gradient, state, model)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from pushforward import _validate
 from pushforward.mcmc.initialise import Initialisation
@@ -18,7 +19,8 @@ from pushforward.methods.clock import Clock, average
 from pushforward.methods.training import TrainConfig
 from pushforward.networks import AbstractNetwork
 from pushforward.networks.specs import AbstractNetworkSpec, as_spec
-from pushforward.objectives.base import AbstractBatchObjective
+from pushforward.objectives.base import AbstractBatchObjective, Info
+from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
 
@@ -61,7 +63,13 @@ class SingleNetwork(AbstractMethod):
         network = self.network.resolve(target)
         return replace(self, objective=self.objective.resolve(target), network=network)
 
-    def init(self, key, target, steps, previous=None) -> SingleState:
+    def init(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        steps: Int[Array, ""],
+        previous: AbstractState | None = None,
+    ) -> SingleState:
         *keys, spare = jax.random.split(key, 3)
         found, network = start_of(self, keys, target, previous, 0.0, spare)
         state = self.training.optimiser.init(network)
@@ -73,7 +81,9 @@ class SingleNetwork(AbstractMethod):
             clock=Clock.start(steps),
         )
 
-    def step(self, key, target, state: SingleState):
+    def step(
+        self, key: PRNGKeyArray, target: AbstractTarget, state: SingleState
+    ) -> tuple[SingleState, Info]:
         optimiser, clock = self.training.optimiser, state.clock
         loss, gradient = eqx.filter_value_and_grad(self.objective)(
             state.network,
@@ -94,5 +104,5 @@ class SingleNetwork(AbstractMethod):
         )
         return new, {"loss": loss}
 
-    def sampler(self, target, state):
+    def sampler(self, target: AbstractTarget, state: SingleState) -> Sampler:
         return sampler_of(state, target, 0.0)

@@ -1,7 +1,8 @@
 """Maps and score models: small networks written for one point, `vmap`ped outside.
 
 Every network can describe itself in plain names and numbers (`describe`), and be built
-again from that description (`build`): so a sampler file holds one without any code.
+again from that description (`build`): so a sampler file holds one without any code. A
+class of one's own can be made known to files by `register`.
 """
 
 from pushforward.networks.base import (
@@ -10,15 +11,10 @@ from pushforward.networks.base import (
     AbstractNetwork,
     AbstractStoredNetwork,
     at_rest,
-    build,
-    computing_in,
-    describe,
     with_statistics,
 )
-from pushforward.networks.classifier import WideResNet
 from pushforward.networks.coupling import CouplingMap
-from pushforward.networks.energy import EnergyResNet
-from pushforward.networks.generator import Generator
+from pushforward.networks.kinds import KINDS, build, describe, register
 from pushforward.networks.mixture import MixtureMap
 from pushforward.networks.mlp import MLP, AffineMap, ResidualMap, ScoreMLP
 from pushforward.networks.specs import (
@@ -31,25 +27,17 @@ from pushforward.networks.specs import (
     residual,
 )
 from pushforward.networks.spline import SplineMap
-from pushforward.networks.unet import UNet
 
-# What a file can name.
-KINDS: dict[str, type[AbstractNetwork]] = {
-    kind.__name__: kind
-    for kind in (
-        MLP,
-        AffineMap,
-        CouplingMap,
-        EnergyResNet,
-        Generator,
-        MixtureMap,
-        ResidualMap,
-        ScoreMLP,
-        SplineMap,
-        UNet,
-        WideResNet,
-    )
-}
+for _kind in (
+    MLP,
+    AffineMap,
+    CouplingMap,
+    MixtureMap,
+    ResidualMap,
+    ScoreMLP,
+    SplineMap,
+):
+    register(_kind)
 
 __all__ = [
     "KINDS",
@@ -61,23 +49,19 @@ __all__ = [
     "AbstractStoredNetwork",
     "AffineMap",
     "CouplingMap",
-    "EnergyResNet",
-    "Generator",
     "MixtureMap",
     "ResidualMap",
     "ScoreMLP",
     "SplineMap",
     "Start",
-    "UNet",
-    "WideResNet",
     "affine",
     "at_rest",
     "build",
-    "computing_in",
     "coupling",
     "describe",
     "mixture",
     "mlp",
+    "register",
     "residual",
     "with_statistics",
 ]

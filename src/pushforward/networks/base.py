@@ -1,9 +1,6 @@
 """What every network is: a module that can be described and built again."""
 
 import abc
-import dataclasses
-import importlib
-import inspect
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
-from pushforward.errors import FileError
 
 
 class AbstractNetwork(eqx.Module):
@@ -146,59 +142,6 @@ def at_rest(
 
     arrays, _ = jax.lax.scan(body, arrays, (count, batches))
     return eqx.combine(arrays, static)
-
-
-def computing_in(network: AbstractNetwork, compute: str) -> AbstractNetwork:
-    """The same weights in a network whose convolutions are computed in `compute`."""
-    other = build({**describe(network), "compute": compute})
-    return jax.tree.unflatten(jax.tree.structure(other), jax.tree.leaves(network))
-
-
-def _kinds() -> dict[str, type[AbstractNetwork]]:
-    return importlib.import_module("pushforward.networks").KINDS
-
-
-def describe(network: Any) -> dict[str, Any]:
-    """The network's kind and constructor arguments, as plain names and numbers.
-
-    Of a class that is not of this package, only its name.
-    """
-    cls = type(network)
-    if _kinds().get(cls.__name__) is not cls:
-        return {"class": f"{cls.__module__}.{cls.__qualname__}"}
-    arguments = inspect.signature(type(network).__init__).parameters
-    stored = {
-        field.name: getattr(network, field.name)
-        for field in dataclasses.fields(network)
-        if field.metadata.get("static") and field.name in arguments
-    }
-    return {"kind": type(network).__name__, **stored}
-
-
-def build(description: Any, key: PRNGKeyArray | None = None):
-    """A network from its description; without a key, only its shapes.
-
-    Only classes of this package are built: a file cannot name anybody else's code.
-    """
-    arguments = dict(description) if isinstance(description, dict) else {}
-    kind = arguments.pop("kind", None)
-    make: Any = _kinds().get(kind) if isinstance(kind, str) else None
-    if make is None:
-        raise FileError(
-            f"The file holds a network of the kind {kind!r}, which this version of "
-            "pushforward does not have; update pushforward or save the sampler again."
-        )
-    try:
-        if key is not None:
-            return make(**arguments, key=key)
-        return eqx.filter_eval_shape(
-            lambda key: make(**arguments, key=key), jax.random.key(0)
-        )
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise FileError(
-            f"The file's description of its {kind} network does not fit this version "
-            f"of pushforward ({error})."
-        ) from error
 
 
 def stratified_normal(key: PRNGKeyArray, n: int) -> Float[Array, " n"]:

@@ -93,7 +93,7 @@ class ResidualSpec(AbstractNetworkSpec):
     def __check_init__(self):
         _check_sizes(self.width, self.depth, self.activation)
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         # The noise adds sigma^2 to the variance: start at N(0, I) in all.
         scale = (1 - start.noise_scale**2) ** 0.5
         dim = start.target.dim
@@ -101,7 +101,7 @@ class ResidualSpec(AbstractNetworkSpec):
             dim, dim, self.width, self.depth, self.activation, scale=scale, key=key
         )
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         return ScoreMLP(
             target.dim,
             self.width,
@@ -138,18 +138,18 @@ class MLPSpec(AbstractNetworkSpec):
             _validate.whole_number("latent", self.latent)
         _validate.positive("final_scale", self.final_scale)
 
-    def resolve(self, target):
+    def resolve(self, target: AbstractTarget) -> "MLPSpec":
         return dataclasses.replace(self, latent=self.latent or target.dim)
 
     def _make(self, inputs: int, outputs: int, key: PRNGKeyArray) -> MLP:
         sizes = inputs, outputs, self.width, self.depth
         return MLP(*sizes, self.activation, self.final_scale, key=key)
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         dim = start.target.dim
         return self._make(self.latent or dim, dim, key)
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         if target.has_noise_levels():
             return ResidualSpec(self.width, self.depth, self.activation).field(
                 key, target
@@ -188,7 +188,7 @@ class MixtureSpec(AbstractNetworkSpec):
         if self.layers is not None:
             _validate.whole_number("layers", self.layers, 0)
 
-    def resolve(self, target):
+    def resolve(self, target: AbstractTarget) -> "MixtureSpec":
         components, layers = self._sizes(target)
         return dataclasses.replace(self, components=components, layers=layers)
 
@@ -207,7 +207,7 @@ class MixtureSpec(AbstractNetworkSpec):
             _refuse_line(target)
         return components, layers
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         components, layers = self._sizes(start.target)
         mixture = start.mixture
         if mixture is None:
@@ -215,7 +215,7 @@ class MixtureSpec(AbstractNetworkSpec):
         sizes = self.width, self.depth, layers, self.bins
         return mixture_map(start.key, mixture, *sizes)
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         raise _no_field("mixture")
 
     def partner(self) -> AbstractNetworkSpec:
@@ -241,11 +241,11 @@ class CouplingSpec(AbstractNetworkSpec):
         _validate.whole_number("layers", self.layers)
         _check_sizes(self.width, self.depth, self.activation)
 
-    def resolve(self, target):
+    def resolve(self, target: AbstractTarget) -> "CouplingSpec":
         _refuse_line(target)
         return self
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         return CouplingMap(
             start.target.dim,
             self.layers,
@@ -255,7 +255,7 @@ class CouplingSpec(AbstractNetworkSpec):
             key=key,
         )
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         raise _no_field("coupling")
 
     def partner(self) -> AbstractNetworkSpec:
@@ -265,10 +265,10 @@ class CouplingSpec(AbstractNetworkSpec):
 class AffineSpec(AbstractNetworkSpec):
     """A mean and a Cholesky factor: a Gaussian that starts at the standard normal."""
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         return AffineMap(start.target.dim)
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         raise _no_field("affine")
 
     def partner(self) -> AbstractNetworkSpec:
@@ -286,14 +286,14 @@ class OwnSpec(AbstractNetworkSpec):
             made = made(dim, key)
         return own_network(role, made)
 
-    def sampler(self, key, start):
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
         dim = start.target.dim
         network = self._network("sampler network", dim, key)
         z = jax.ShapeDtypeStruct((network.in_size,), NETWORK_DTYPE)
         check_output("sampler network", network, dim, z)
         return network
 
-    def field(self, key, target):
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
         role = "score network"
         network = self._network(role, target.dim, key)
         x = jax.ShapeDtypeStruct((target.dim,), NETWORK_DTYPE)

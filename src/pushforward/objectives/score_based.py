@@ -18,8 +18,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pushforward import _validate
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
 from pushforward.errors import UsageError
-from pushforward.networks import AbstractNetwork
-from pushforward.objectives.base import AbstractPairObjective, AbstractScoreObjective
+from pushforward.networks import AbstractBatchNetwork, AbstractNetwork
+from pushforward.objectives.base import (
+    AbstractPairObjective,
+    AbstractScoreObjective,
+    Info,
+)
 from pushforward.objectives.draws import in_training, latents
 from pushforward.objectives.noise import Noise
 from pushforward.objectives.score_matching import (
@@ -104,7 +108,14 @@ class ScoreBased(AbstractPairObjective):
         noise = self.noise.resolve(target)
         return ScoreBased(self.objective, noise, self.estimator, self.network_loss)
 
-    def second_loss(self, second, network, target, key, n):
+    def second_loss(
+        self,
+        second: Any,
+        network: AbstractNetwork,
+        target: AbstractTarget,
+        key: PRNGKeyArray,
+        n: int,
+    ) -> Float[Array, ""]:
         z_key, level_key, noise_key = jax.random.split(key, 3)
         x0, _ = in_training(network, latents(z_key, n, network.in_size))
         x0 = jax.lax.stop_gradient(x0)
@@ -123,7 +134,14 @@ class ScoreBased(AbstractPairObjective):
 
         return jnp.mean(jax.vmap(one)(x0, levels, jax.random.split(noise_key, n)))
 
-    def sampler_loss(self, network, second, target, key, n):
+    def sampler_loss(
+        self,
+        network: AbstractNetwork,
+        second: Any,
+        target: AbstractTarget,
+        key: PRNGKeyArray,
+        n: int,
+    ) -> tuple[Float[Array, ""], tuple[Info, AbstractBatchNetwork | None]]:
         """The surrogate `sum_i g_i . x_i`, `g_i` the objective's gradient at a point.
 
         All of the objective's dependence on the sampler is through its draws.

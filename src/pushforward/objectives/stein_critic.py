@@ -8,7 +8,7 @@ which is zero for all of them only at `p = q`. The critic `f` seeks the largest 
 of `E_p[s_q.f + div f] - penalty E_p|f|^2`, the sampler the smallest.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pushforward import _validate
 from pushforward._precision import narrow, widen
 from pushforward.errors import UsageError
-from pushforward.networks import AbstractNetwork
-from pushforward.objectives.base import AbstractPairObjective
+from pushforward.networks import AbstractBatchNetwork, AbstractNetwork
+from pushforward.objectives.base import AbstractPairObjective, Info
 from pushforward.objectives.draws import points
 from pushforward.objectives.score_matching import divergence, sliced_divergence
 from pushforward.targets.base import AbstractTarget
@@ -63,10 +63,24 @@ class SteinCritic(AbstractPairObjective):
         target.require_no_noise("A Stein critic")
         return self
 
-    def second_loss(self, second, network, target, key, n):
+    def second_loss(
+        self,
+        second: Any,
+        network: AbstractNetwork,
+        target: AbstractTarget,
+        key: PRNGKeyArray,
+        n: int,
+    ) -> Float[Array, ""]:
         return -self._value(second, network, target, key, n)
 
-    def sampler_loss(self, network, second, target, key, n):
+    def sampler_loss(
+        self,
+        network: AbstractNetwork,
+        second: Any,
+        target: AbstractTarget,
+        key: PRNGKeyArray,
+        n: int,
+    ) -> tuple[Float[Array, ""], tuple[Info, AbstractBatchNetwork | None]]:
         value = self._value(second, network, target, key, n)
         return value, ({"stein": value}, None)
 

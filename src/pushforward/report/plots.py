@@ -129,6 +129,14 @@ def density_contours(
     target: AbstractTarget,
     reference: Float[np.ndarray, "n 2"],
     limits: list[tuple[float, float]],
+) -> (
+    tuple[
+        Float[np.ndarray, " w"],
+        Float[np.ndarray, " h"],
+        Float[np.ndarray, "h w"],
+        Float[np.ndarray, " l"],
+    ]
+    | None
 ):
     """Grid, log density on it, and the levels; None where there is no density."""
     if target.why_no_density() is not None:

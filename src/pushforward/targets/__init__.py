@@ -4,8 +4,9 @@ The names and descriptions of the built-in targets can be read without loading
 JAX; everything else is imported when it is first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pushforward._lazy import lazily
 
 if TYPE_CHECKING:
     from pushforward.targets import constraints
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
         NoiseConditionalTarget,
         ScoreTarget,
         Target,
+        constrained,
     )
     from pushforward.targets.catalogue import get, names
-    from pushforward.targets.constraints import constrained
     from pushforward.targets.minibatch import MinibatchTarget
 
 __all__ = [
@@ -37,21 +38,9 @@ _HOME = {
     "NoiseConditionalTarget": "base",
     "ScoreTarget": "base",
     "Target": "base",
-    "constrained": "constraints",
+    "constrained": "base",
     "get": "catalogue",
     "names": "catalogue",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name == "constraints":
-        return importlib.import_module(f"{__name__}.constraints")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__getattr__, __dir__ = lazily(globals(), _HOME, ("constraints",))

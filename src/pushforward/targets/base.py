@@ -9,7 +9,7 @@ inside.
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -317,7 +317,23 @@ class AbstractTarget(eqx.Module):
         """`log_density`, for the kind at hand."""
 
 
-class Target(AbstractTarget):
+Kind = TypeVar("Kind", bound="AbstractDeterministicTarget")
+
+
+class AbstractDeterministicTarget(AbstractTarget):
+    """A target whose score is not random: there are no minibatches to draw."""
+
+    def minibatch(self: Kind, key: PRNGKeyArray) -> Kind:
+        return self
+
+    def subsample(self: Kind, n: int) -> Kind:
+        return self
+
+    def reduce_variance(self: Kind, found: VarianceReduction | None) -> Kind:
+        return self
+
+
+class Target(AbstractDeterministicTarget):
     """A density given by its un-normalised log."""
 
     log_density_fn: Callable[[Any], Float[Array, ""]]
@@ -378,17 +394,8 @@ class Target(AbstractTarget):
         return Knowledge()
 
     @property
-    def known_modes(self):
+    def known_modes(self) -> Float[Array, "k d"] | None:
         return self.modes
-
-    def minibatch(self, key: PRNGKeyArray) -> "Target":
-        return self
-
-    def subsample(self, n: int) -> "Target":
-        return self
-
-    def reduce_variance(self, found: VarianceReduction | None) -> "Target":
-        return self
 
     def user_functions(self) -> tuple[UserFunction, ...]:
         given = self.log_density_fn
@@ -406,7 +413,29 @@ class Target(AbstractTarget):
         return jax.grad(self._log_density)(x)
 
 
-class ScoreTarget(AbstractTarget):
+def constrained(
+    log_density: Callable[[Any], Float[Array, ""]],
+    constraints: Constraints,
+    dim: int | None = None,
+    *,
+    example: Any = None,
+    sample: Callable[..., Any] | None = None,
+) -> Target:
+    """`Target(log_density, dim, example=example, constraints=constraints, ...)`.
+
+    Args:
+        log_density: as for `Target`.
+        constraints: as for `Target`.
+        dim: as for `Target`.
+        example: as for `Target`.
+        sample: as for `Target`.
+    """
+    return Target(
+        log_density, dim, example=example, constraints=constraints, sample=sample
+    )
+
+
+class ScoreTarget(AbstractDeterministicTarget):
     """A score without a density."""
 
     score_fn: Callable[[Any], Any]
@@ -449,15 +478,6 @@ class ScoreTarget(AbstractTarget):
     def knowledge(self) -> Knowledge:
         return Knowledge(no_density="a ScoreTarget has only a score")
 
-    def minibatch(self, key: PRNGKeyArray) -> "ScoreTarget":
-        return self
-
-    def subsample(self, n: int) -> "ScoreTarget":
-        return self
-
-    def reduce_variance(self, found: VarianceReduction | None) -> "ScoreTarget":
-        return self
-
     def user_functions(self) -> tuple[UserFunction, ...]:
         given = self.score_fn
 
@@ -474,7 +494,7 @@ class ScoreTarget(AbstractTarget):
         raise no_density(self)
 
 
-class NoiseConditionalTarget(AbstractTarget):
+class NoiseConditionalTarget(AbstractDeterministicTarget):
     """A score that depends on the noise level: that of `q * N(0, sigma^2)`."""
 
     score_fn: Callable[[Any, Any], Any]
@@ -536,17 +556,6 @@ class NoiseConditionalTarget(AbstractTarget):
             no_density="a NoiseConditionalTarget has only a score for each noise level",
             noise_range=self.sigma_range,
         )
-
-    def minibatch(self, key: PRNGKeyArray) -> "NoiseConditionalTarget":
-        return self
-
-    def subsample(self, n: int) -> "NoiseConditionalTarget":
-        return self
-
-    def reduce_variance(
-        self, found: VarianceReduction | None
-    ) -> "NoiseConditionalTarget":
-        return self
 
     def user_functions(self) -> tuple[UserFunction, ...]:
         given, lowest = self.score_fn, jnp.asarray(self.sigma_range[0], float)

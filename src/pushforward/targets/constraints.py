@@ -8,7 +8,7 @@ unconstrained `u` to constrained `x`, with the log-determinant of its Jacobian.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -235,23 +235,3 @@ def interval(lower: float | int, upper: float | int) -> Constraint:
     """Numbers between `lower` and `upper`."""
     bounds = (float(lower), float(upper))
     return Constraint.parse(str(Constraint("interval", bounds)))
-
-
-def constrained(
-    log_density: Callable[[Any], Float[Array, ""]],
-    constraints: Mapping[str, str | Constraint],
-    *,
-    example: Any,
-    sample: Callable[..., Any] | None = None,
-):
-    """`Target(log_density, example=example, constraints=constraints, sample=sample)`.
-
-    Args:
-        log_density: as for `Target`.
-        constraints: as for `Target`.
-        example: as for `Target`.
-        sample: as for `Target`.
-    """
-    from pushforward.targets.base import Target
-
-    return Target(log_density, example=example, constraints=constraints, sample=sample)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pushforward.errors import UsageError
 from pushforward.targets.base import (
     SCALAR,
+    AbstractDeterministicTarget,
     AbstractTarget,
     Constraints,
     Knowledge,
@@ -219,7 +220,7 @@ class MinibatchTarget(AbstractTarget):
         return self.minibatch(key).score(x)
 
 
-class Minibatch(AbstractTarget):
+class Minibatch(AbstractDeterministicTarget):
     """One minibatch of a posterior: its score estimates that of the posterior.
 
     Its log density estimates that of the posterior up to a constant, unbiased too.
@@ -254,15 +255,6 @@ class Minibatch(AbstractTarget):
     @property
     def knowledge(self) -> Knowledge:
         return Knowledge(num_terms=self.posterior.batch_size)
-
-    def minibatch(self, key: PRNGKeyArray) -> "Minibatch":
-        return self
-
-    def subsample(self, n: int) -> "Minibatch":
-        return self
-
-    def reduce_variance(self, found: VarianceReduction | None) -> "Minibatch":
-        return self
 
     def user_functions(self) -> tuple[UserFunction, ...]:
         return view_functions(self)

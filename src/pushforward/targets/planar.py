@@ -227,20 +227,17 @@ class FunnelCoinSVGD(eqx.Module):
     .709, .290, .126, .060 and .444, .281, .205, .149.
 
     Attributes:
-        y_mean: $m$.
-        y_scale: $s$.
-        x_mean: $c$.
+        funnel: the funnel, with $m$, $s$ and $c$.
     """
 
-    y_mean: Float[Array, ""] = eqx.field(converter=as_float, default=4.0)
-    y_scale: Float[Array, ""] = eqx.field(converter=as_float, default=3.0)
-    x_mean: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+    funnel: Funnel = eqx.field(default_factory=Funnel)
 
     def __call__(self, x: Float[Array, "2"]) -> Float[Array, "2"]:
         """The wrong score at one point (x, y)."""
         x, y = x
-        centred = x - self.x_mean
-        wrong = ((y - self.y_mean) ** 2 - self.y_scale**2) / self.y_scale**3
+        y_mean, y_scale = self.funnel.y_mean, self.funnel.y_scale
+        centred = x - self.funnel.x_mean
+        wrong = ((y - y_mean) ** 2 - y_scale**2) / y_scale**3
         likelihood = 0.5 * (centred**2 * jnp.exp(-y) - 1)
         return jnp.stack([-centred * jnp.exp(-y), wrong + likelihood])
 

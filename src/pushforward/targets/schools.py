@@ -9,6 +9,7 @@ All but tau is Gaussian given tau, which leaves an integral over one number: exa
 exist, and no reference from a long run is needed.
 """
 
+import abc
 import math
 from collections.abc import Mapping
 
@@ -25,8 +26,8 @@ EFFECTS = (28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0)
 STANDARD_ERRORS = (15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0)
 
 
-class EightSchoolsCentred(eqx.Module):
-    """The posterior of mu, tau and theta: a funnel where tau is small.
+class AbstractEightSchools(eqx.Module):
+    """What both parametrisations have in common: the data and the priors.
 
     Attributes:
         effects: the reported effects y.
@@ -41,6 +42,18 @@ class EightSchoolsCentred(eqx.Module):
     )
     mu_scale: Float[Array, ""] = eqx.field(converter=as_float, default=5.0)
     tau_scale: Float[Array, ""] = eqx.field(converter=as_float, default=5.0)
+
+    @abc.abstractmethod
+    def __call__(self, params: Mapping[str, Array]) -> Float[Array, ""]:
+        """The log density of the parameters, up to a constant."""
+
+    @abc.abstractmethod
+    def sample(self, key: PRNGKeyArray, n: int) -> dict[str, Array]:
+        """Exact draws of the three, each with a leading axis of n."""
+
+
+class EightSchoolsCentred(AbstractEightSchools):
+    """The posterior of mu, tau and theta: a funnel where tau is small."""
 
     def __call__(self, params: Mapping[str, Array]) -> Float[Array, ""]:
         """The log density of `mu` (), `tau` () and `theta` (8,), up to a constant."""
@@ -51,28 +64,13 @@ class EightSchoolsCentred(eqx.Module):
         return prior + given + likelihood
 
     def sample(self, key: PRNGKeyArray, n: int) -> dict[str, Array]:
-        """Exact draws of the three, each with a leading axis of n."""
         mu, tau, theta_trans = _exact_draws(self, key, n)
         theta = mu[:, None] + tau[:, None] * theta_trans
         return {"mu": mu, "tau": tau, "theta": theta}
 
 
-class EightSchoolsNoncentred(eqx.Module):
-    """The same posterior in theta_trans, where theta = mu + tau * theta_trans.
-
-    Attributes:
-        effects: the reported effects y.
-        standard_errors: their known standard deviations sigma.
-        mu_scale: the standard deviation of mu's prior.
-        tau_scale: the scale of tau's half-Cauchy prior.
-    """
-
-    effects: Float[Array, " schools"] = eqx.field(converter=as_float, default=EFFECTS)
-    standard_errors: Float[Array, " schools"] = eqx.field(
-        converter=as_float, default=STANDARD_ERRORS
-    )
-    mu_scale: Float[Array, ""] = eqx.field(converter=as_float, default=5.0)
-    tau_scale: Float[Array, ""] = eqx.field(converter=as_float, default=5.0)
+class EightSchoolsNoncentred(AbstractEightSchools):
+    """The same posterior in theta_trans, where theta = mu + tau * theta_trans."""
 
     def __call__(self, params: Mapping[str, Array]) -> Float[Array, ""]:
         """The log density of `mu` (), `tau` () and `theta_trans` (8,), as above."""
@@ -84,7 +82,6 @@ class EightSchoolsNoncentred(eqx.Module):
         return prior + given + likelihood
 
     def sample(self, key: PRNGKeyArray, n: int) -> dict[str, Array]:
-        """Exact draws of the three, each with a leading axis of n."""
         mu, tau, theta_trans = _exact_draws(self, key, n)
         return {"mu": mu, "tau": tau, "theta_trans": theta_trans}
 
@@ -96,7 +93,7 @@ def _log_prior(mu: Array, tau: Array, mu_scale: Array, tau_scale: Array) -> Arra
 
 
 def _exact_draws(
-    density: EightSchoolsCentred | EightSchoolsNoncentred, key: PRNGKeyArray, n: int
+    density: AbstractEightSchools, key: PRNGKeyArray, n: int
 ) -> tuple[Array, Array, Array]:
     r"""Draws tau by a table, then mu given tau, then theta_trans given both.
 
@@ -143,9 +140,7 @@ def eight_schools_noncentred() -> Target:
     return _schools(EightSchoolsNoncentred(), "theta_trans")
 
 
-def _schools(
-    density: EightSchoolsCentred | EightSchoolsNoncentred, theta: str
-) -> Target:
+def _schools(density: AbstractEightSchools, theta: str) -> Target:
     example = {"mu": as_float(0.0), "tau": as_float(1.0), theta: as_float((0.0,) * 8)}
     return Target(
         density,

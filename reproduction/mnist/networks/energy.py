@@ -5,9 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._precision import NETWORK_DTYPE
-from pushforward.networks.base import AbstractNetwork
-from pushforward.networks.layers import Compute, Conv, Image, halve
+from pushforward.networks import AbstractNetwork
+from reproduction.mnist.networks.layers import DTYPE, Compute, Conv, Image, halve
 
 
 class _Block(eqx.Module):
@@ -72,9 +71,9 @@ class EnergyResNet(AbstractNetwork):
             channels *= 2
         self.blocks = tuple(blocks)
         features = channels * (side // 2**depth) ** 2
-        draw = jax.random.normal(keys[-1], (3, features), NETWORK_DTYPE)
+        draw = jax.random.normal(keys[-1], (3, features), DTYPE)
         self.head = features**-0.5 * draw
-        self.bias = jnp.zeros(3, NETWORK_DTYPE)
+        self.bias = jnp.zeros(3, DTYPE)
         self.in_size, self.out_size = side * side, 1
         self.side, self.width, self.compute, self.depth = side, width, compute, depth
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._precision import NETWORK_DTYPE
-
+# Weights are stored so.
+DTYPE = jnp.float32
 # "float32" or "bfloat16".
 Compute = str
 Image = Float[Array, "_ _ _"]
@@ -39,9 +39,9 @@ class Conv(eqx.Module):
         """Weights from N(0, gain^2 / fan-in)."""
         fan_in = inputs * size * size
         shape = (size, size, inputs, outputs)
-        draw = jax.random.normal(key, shape, NETWORK_DTYPE)
+        draw = jax.random.normal(key, shape, DTYPE)
         self.weight = gain * fan_in**-0.5 * draw
-        self.bias = jnp.zeros(outputs, NETWORK_DTYPE)
+        self.bias = jnp.zeros(outputs, DTYPE)
         self.compute = compute
 
     def __call__(self, x: Image) -> Image:
@@ -59,7 +59,7 @@ class Conv(eqx.Module):
             y = jax.lax.conv_general_dilated(
                 x[None], weight, (1, 1), "SAME", dimension_numbers=_LAYOUT
             )[0]
-        return y.astype(NETWORK_DTYPE) + self.bias[None, None]
+        return y.astype(DTYPE) + self.bias[None, None]
 
 
 def on_cpu() -> bool:
@@ -107,9 +107,9 @@ class UpConv(eqx.Module):
     ):
         """Weights from N(0, 1 / (inputs that meet in a pixel))."""
         meet = inputs * (4 // stride) ** 2
-        draw = jax.random.normal(key, (4, 4, inputs, outputs), NETWORK_DTYPE)
+        draw = jax.random.normal(key, (4, 4, inputs, outputs), DTYPE)
         self.weight = meet**-0.5 * draw
-        self.bias = jnp.zeros(outputs, NETWORK_DTYPE)
+        self.bias = jnp.zeros(outputs, DTYPE)
         self.stride, self.compute = stride, compute
 
     def __call__(self, x: Image) -> Image:
@@ -129,7 +129,7 @@ class UpConv(eqx.Module):
                 lhs_dilation=(self.stride, self.stride),
                 dimension_numbers=_LAYOUT,
             )[0]
-        return y.astype(NETWORK_DTYPE) + self.bias[None, None]
+        return y.astype(DTYPE) + self.bias[None, None]
 
 
 def _spread(x: Image, weight: Float[Array, "4 4 i o"], stride: int) -> Image:
@@ -165,10 +165,10 @@ class BatchNorm(eqx.Module):
 
     def __init__(self, channels: int):
         """The identity."""
-        self.scale = jnp.ones(channels, NETWORK_DTYPE)
-        self.offset = jnp.zeros(channels, NETWORK_DTYPE)
-        self.mean = jnp.zeros(channels, NETWORK_DTYPE)
-        self.variance = jnp.ones(channels, NETWORK_DTYPE)
+        self.scale = jnp.ones(channels, DTYPE)
+        self.offset = jnp.zeros(channels, DTYPE)
+        self.mean = jnp.zeros(channels, DTYPE)
+        self.variance = jnp.ones(channels, DTYPE)
 
     def __call__(self, x: Image) -> Image:
         """One image, by the running statistics."""
@@ -207,8 +207,8 @@ class GroupNorm(eqx.Module):
 
     def __init__(self, channels: int, groups: int = 8):
         """The groups must divide the channels."""
-        self.scale = jnp.ones(channels, NETWORK_DTYPE)
-        self.offset = jnp.zeros(channels, NETWORK_DTYPE)
+        self.scale = jnp.ones(channels, DTYPE)
+        self.offset = jnp.zeros(channels, DTYPE)
         self.groups = groups
 
     def __call__(self, x: Image) -> Image:

@@ -7,9 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._precision import NETWORK_DTYPE
-from pushforward.networks.base import AbstractBatchNetwork
-from pushforward.networks.layers import BatchNorm, Compute, Conv, Image, halve
+from pushforward.networks import AbstractBatchNetwork
+from reproduction.mnist.networks.layers import (
+    DTYPE,
+    BatchNorm,
+    Compute,
+    Conv,
+    Image,
+    halve,
+)
 
 
 class _Block(eqx.Module):
@@ -92,7 +98,7 @@ class WideResNet(AbstractBatchNetwork):
                 channels = base * width
         self.blocks = tuple(blocks)
         self.norm = BatchNorm(channels)
-        self.head = eqx.nn.Linear(channels, out_size, dtype=NETWORK_DTYPE, key=keys[-1])
+        self.head = eqx.nn.Linear(channels, out_size, dtype=DTYPE, key=keys[-1])
         self.in_size, self.out_size = side * side, out_size
         self.side, self.width, self.compute, self.depth = side, width, compute, depth
 

@@ -1,23 +1,32 @@
 """Networks for images."""
 
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pushforward as pf
+from described import (
+    check_every_argument_is_stored,
+    check_round_trip,
+    check_static_fields_are_plain,
+    check_stays_in_32_bit,
+)
+from golden import check_sampler
 from pushforward.errors import UsageError
-from pushforward.networks import (
+from pushforward.networks import KINDS, at_rest, build, with_statistics
+from pushforward.sampler import load_network
+from reproduction.mnist import networks
+from reproduction.mnist.networks import (
     EnergyResNet,
     Generator,
     UNet,
     WideResNet,
-    at_rest,
     layers,
-    with_statistics,
 )
-from pushforward.networks.layers import (
+from reproduction.mnist.networks.layers import (
     BatchNorm,
     Conv,
     GroupNorm,
@@ -29,6 +38,69 @@ from pushforward.networks.layers import (
 )
 
 KEY = jax.random.key(0)
+# Every kind, with no argument at its default.
+DESCRIPTIONS = [
+    {
+        "kind": "Generator",
+        "in_size": 3,
+        "width": 8,
+        "compute": "float32",
+        "codes": 2,
+        "weighted": True,
+    },
+    {
+        "kind": "EnergyResNet",
+        "side": 8,
+        "width": 4,
+        "compute": "float32",
+        "depth": 2,
+    },
+    {"kind": "UNet", "side": 8, "width": 8, "compute": "float32", "depth": 2},
+    {
+        "kind": "WideResNet",
+        "out_size": 3,
+        "side": 8,
+        "width": 1,
+        "compute": "float32",
+        "depth": 10,
+    },
+]
+described = pytest.mark.parametrize(
+    "description", DESCRIPTIONS, ids=lambda description: description["kind"]
+)
+
+
+def test_every_kind_is_tested():
+    kinds = {description["kind"] for description in DESCRIPTIONS}
+    assert kinds == set(networks.__all__) & set(KINDS)
+
+
+@described
+def test_round_trip(description):
+    check_round_trip(description)
+
+
+@described
+def test_every_argument_is_stored(description):
+    check_every_argument_is_stored(description)
+
+
+@pytest.mark.usefixtures("x64")
+@described
+def test_networks_stay_in_32_bit(description):
+    level = jax.ShapeDtypeStruct((), jnp.float32)
+    levels = (level,) if description["kind"] == "UNet" else ()
+    check_stays_in_32_bit(description, *levels)
+
+
+@described
+def test_static_fields_are_plain(description):
+    check_static_fields_are_plain(description)
+
+
+def test_a_generator_stored_before_there_were_codes():
+    network = build({"kind": "Generator", "in_size": 3, "width": 8})
+    assert isinstance(network, Generator) and network.codes == 0
 
 
 def count(network) -> int:
@@ -143,11 +215,6 @@ def test_a_u_net_that_has_learnt_nothing_knows_the_noise():
         np.testing.assert_allclose(found, -x / (0.25 + sigma**2), rtol=1e-5)
 
 
-def test_points_of_many_coordinates_come_in_smaller_blocks():
-    sampler = pf.Sampler.from_network(Generator(2, 8, key=KEY))
-    assert sampler.block_size == 1024
-
-
 def test_a_generator_that_jumps():
     """The image is continuous where one code is chosen, and jumps where another is."""
     made = Generator(4, 8, codes=2, key=KEY)
@@ -208,3 +275,22 @@ def test_smaller_networks_are_networks_too():
             return make(*sizes, depth=depth, key=key)(*arguments)
 
         assert eqx.filter_eval_shape(run, KEY).shape == (outputs,)
+
+
+FORMAT_1 = Path(__file__).parent / "data" / "format_1"
+
+
+class TestFormat1:
+    """Files of version 0.1.0, which had these networks in the package."""
+
+    def test_a_sampler(self, tmp_path):
+        sampler = check_sampler(FORMAT_1 / "digits_half.pf", tmp_path)
+        assert isinstance(sampler.network, Generator)
+
+    @pytest.mark.parametrize(
+        "path", sorted(FORMAT_1.glob("*.network")), ids=lambda p: p.stem
+    )
+    def test_a_network(self, path):
+        network = load_network(path)
+        assert isinstance(network, EnergyResNet | UNet)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(network))

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._precision import NETWORK_DTYPE
-from pushforward.networks.base import AbstractNetwork
-from pushforward.networks.layers import (
+from pushforward.networks import AbstractNetwork
+from reproduction.mnist.networks.layers import (
+    DTYPE,
     Compute,
     Conv,
     GroupNorm,
@@ -38,7 +38,7 @@ class _Block(eqx.Module):
             # Near zero: a new block is its shortcut.
             Conv(outputs, outputs, gain=0.1, compute=compute, key=b),
         )
-        self.level = eqx.nn.Linear(_LEVEL, outputs, dtype=NETWORK_DTYPE, key=c)
+        self.level = eqx.nn.Linear(_LEVEL, outputs, dtype=DTYPE, key=c)
         same = inputs == outputs
         self.shortcut = (
             None if same else Conv(inputs, outputs, 1, compute=compute, key=d)
@@ -128,8 +128,8 @@ class UNet(AbstractNetwork):
         )
         self.head = GroupNorm(width), Conv(width, 4, gain=0.1, key=next(keys))
         self.level = (
-            eqx.nn.Linear(_LEVEL, _LEVEL, dtype=NETWORK_DTYPE, key=next(keys)),
-            eqx.nn.Linear(_LEVEL, _LEVEL, dtype=NETWORK_DTYPE, key=next(keys)),
+            eqx.nn.Linear(_LEVEL, _LEVEL, dtype=DTYPE, key=next(keys)),
+            eqx.nn.Linear(_LEVEL, _LEVEL, dtype=DTYPE, key=next(keys)),
         )
         self.in_size = self.out_size = side * side
         self.side, self.width, self.compute, self.depth = side, width, compute, depth
@@ -161,7 +161,7 @@ class UNet(AbstractNetwork):
 
     def _describe(self, sigma: Float[Array, ""]) -> Float[Array, " e"]:
         # Waves of log sigma, of 1/16 to 16 turns.
-        turns = jnp.exp2(jnp.linspace(-4.0, 4.0, _LEVEL // 2, dtype=NETWORK_DTYPE))
+        turns = jnp.exp2(jnp.linspace(-4.0, 4.0, _LEVEL // 2, dtype=DTYPE))
         angles = 2 * jnp.pi * turns * jnp.log(sigma)
         waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)])
         return jax.nn.silu(self.level[1](jax.nn.silu(self.level[0](waves))))

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pushforward._precision import NETWORK_DTYPE
 from pushforward.errors import UsageError
-from pushforward.networks.base import AbstractBatchNetwork, pick
-from pushforward.networks.layers import BatchNorm, Compute, UpConv
+from pushforward.networks import AbstractBatchNetwork
+from reproduction.mnist.networks.layers import DTYPE, BatchNorm, Compute, UpConv
 
 
 class Generator(AbstractBatchNetwork):
@@ -64,7 +63,7 @@ class Generator(AbstractBatchNetwork):
         )
         self.norms = tuple(BatchNorm(size) for size in sizes[1:-1])
         self.in_size, self.out_size = in_size, 32 * 32
-        self.logits = jnp.zeros(codes, NETWORK_DTYPE) if weighted else None
+        self.logits = jnp.zeros(codes, DTYPE) if weighted else None
         self.width, self.compute = width, compute
         self.codes, self.weighted = codes, weighted
 
@@ -72,7 +71,9 @@ class Generator(AbstractBatchNetwork):
         """The code that a latent point chooses."""
         if self.logits is None:
             return jnp.argmax(z[: self.codes]).astype(jnp.int32)
-        return pick(self.logits, z[-1])
+        # The last edge is 1 up to rounding: leaving it out keeps the code in range.
+        edges = jnp.cumsum(jax.nn.softmax(self.logits))[:-1]
+        return jnp.sum(jax.scipy.stats.norm.cdf(z[-1]) > edges).astype(jnp.int32)
 
     def log_weight(self, z: Float[Array, " i"]) -> Float[Array, ""]:
         """The log probability of the code that a latent point picks, by weights."""
