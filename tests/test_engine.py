@@ -279,9 +279,17 @@ class Poisoned(eqx.Module):
 
 
 def test_persistent_nan_stops_the_run_and_names_the_coordinate(tmp_path):
-    # An initialisation avoids the points of no density; the Gaussian cannot.
+    # An initialisation avoids the points of no density; the draws of KL, which has to
+    # have a score at each of them, cannot.
     target = pf.Target(Poisoned(jnp.array(2.0)), dim=2, names=("a", "b"))
-    method = methods.Gaussian(steps=400, batch_size=4096, particles=64)
+    method = methods.KL(
+        network=networks.residual(8, 1),
+        steps=200,
+        batch_size=4096,
+        particles=64,
+        score_warmup=1,
+        score_steps=1,
+    )
     out = tmp_path / "run"
     with pytest.raises(TrainingError, match="coordinate 'b'") as error:
         pf.fit(jax.random.key(0), target, method, out=out, progress=False)

@@ -269,5 +269,5 @@ def test_the_names_in_the_file_of_a_state(tmp_path):
     own = {name for name in arrays if not name.startswith("learner.")}
     assert own == {
         "step", "count", "nonfinite_total", "nonfinite_in_a_row", "ended",
-        "sums.loss",
+        "complete", "sums.loss",
     }  # fmt: skip
