@@ -13,8 +13,8 @@ import pushforward as pf
 from pushforward import methods, networks
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
 from pushforward.objectives import Noise
-from pushforward.targets.examine import require
 from pushforward.training import api, runner
+from pushforward.training.door import admit
 from wrapped import GAUSSIAN as TINY_GAUSSIAN
 from wrapped import AbstractWrapper
 
@@ -244,7 +244,7 @@ def test_nothing_is_traced_twice(tmp_path):
     fitted.sampler.sample(jax.random.key(1), 100)
     # The examination reads the function anew, on shapes alone: that is its point.
     count = len(traces)
-    require(jax.random.key(0), target)
+    admit(jax.random.key(0), target)
     examined = len(traces) - count
     assert examined <= 3
     # A second fit of the same kind, with another key and another number of steps.

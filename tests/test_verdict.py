@@ -300,10 +300,45 @@ def test_a_tree_with_a_constraint():
     verdict = check(jax.random.key(1), target, flipped, n=N)
     assert verdict.outcome is Outcome.FAILED
     assert "3 of 500 draws are not finite (coordinate 'tau')" in verdict.summary
-    outside = {**draws, "mu": draws["mu"].at[:7].set(9.0)}
-    verdict = check(jax.random.key(1), target, outside, n=N)
-    assert verdict.outcome is Outcome.FAILED
-    assert "7 of 500 draws lie where the log density" in verdict.summary
+    # Up to 1 % may be lost to arithmetic, and more than 10 % cannot.
+    for count, outcome in ((5, "passed"), (7, "inconclusive"), (51, "failed")):
+        outside = {**draws, "mu": draws["mu"].at[:count].set(9.0)}
+        verdict = check(jax.random.key(1), target, outside, n=N)
+        said = f"{count} of 500 draws lie where the log density is not finite"
+        assert verdict.outcome == outcome and said in str(verdict), str(verdict)
+        assert (said in verdict.summary) == (outcome != "passed")
+
+
+def test_infinite_densities_are_reported():
+    target = pf.Target(
+        lambda x: jnp.where(x[0] > 0, jnp.inf, -0.5 * jnp.sum(x**2)),
+        dim=2,
+        sample=lambda key, n: jax.random.normal(key, (n, 2)),
+    )
+    draws = -jnp.abs(jax.random.normal(jax.random.key(0), (N, 2))).at[:7].multiply(-1)
+    verdict = check(jax.random.key(1), target, draws, n=N)
+    assert "is not finite (+inf at 7)" in str(verdict)
+
+
+def test_draws_without_a_gradient_stay_in_all_but_one_test():
+    """The gradient is NaN on a half plane where the density is fine."""
+
+    def log_density(x):
+        square = jnp.where(x[0] > 0, 0.0 * jnp.sqrt(x[0]), 0.0)
+        return -0.5 * jnp.sum(x**2) + square
+
+    target = pf.Target(
+        log_density, dim=2, sample=lambda key, n: jax.random.normal(key, (n, 2))
+    )
+    draws = target.sample(jax.random.key(0), N)
+    verdict = check(jax.random.key(1), target, draws, n=N)
+    found = {f.name: f.outcome for f in verdict.findings}
+    assert "density" not in found
+    assert found.pop("Stein discrepancy") == "inconclusive"
+    assert set(found.values()) <= {"passed", "inconclusive"}, str(verdict)
+    assert [found[name] for name in ("sliced W2", "MMD", "marginals")] == 3 * ["passed"]
+    assert verdict.outcome == "inconclusive"
+    assert "draws the score is not finite" in verdict.summary
 
 
 def test_draws_that_are_no_numbers(mog2):

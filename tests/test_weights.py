@@ -148,6 +148,24 @@ def test_a_trained_sampler_of_constrained_parameters():
     assert abs(mean - 3) < 4 * (3 / found.ess) ** 0.5
 
 
+def test_a_density_that_is_not_a_number_is_zero():
+    """N(0, I) where x[0] < 1, NaN up to 2 and +inf beyond: Z is 2 pi Phi(1)."""
+
+    def log_density(x):
+        inside = -0.5 * jnp.sum(x**2)
+        return jnp.where(x[0] < 1, inside, jnp.where(x[0] < 2, jnp.nan, jnp.inf))
+
+    found = pf.weigh(
+        KEY, pf.Target(log_density, dim=2), sampler_of(networks.AffineMap(2)), 20_000
+    )
+    x = np.asarray(found.draws)[:, 0]
+    assert found.undefined == np.sum(x >= 1) > 0
+    np.testing.assert_array_equal(found.weights > 0, x < 1)
+    assert f"At {found.undefined:,} draws the log density is not a" in repr(found)
+    exact = np.log(2 * np.pi) + np.log(special.ndtr(1.0))
+    assert abs(found.log_normaliser - exact) < 4 * found.log_normaliser_se + 1e-4
+
+
 def test_what_cannot_be_weighed():
     plain, target = sampler_of(networks.AffineMap(2)), normal(1.0)
     noisy = sampler_of(networks.AffineMap(2), noise=0.1)

@@ -20,7 +20,7 @@ class UsageError(PushforwardError, ValueError):
 
 
 class DensityError(UsageError):
-    """The user's density failed its first examination."""
+    """The user's density cannot be used, or has no finite integral."""
 
 
 class FileError(UsageError):

@@ -11,6 +11,10 @@ from pushforward.targets.base import AbstractTarget
 
 # Draws are evaluated in blocks of this size, so that their number compiles nothing.
 BLOCK = 2048
+# The share of draws of density zero above which nothing can be passed. Arithmetic in 32
+# bits loses the density of a few exact draws; more are the sampler's or the density's
+# fault.
+MAX_OUTSIDE = 0.01
 
 
 def padded(n: int) -> int:
@@ -38,16 +42,18 @@ class Sample:
 
     Attributes:
         draws: In unconstrained coordinates.
-        log_densities: Log densities; None where the target has no density.
+        log_densities: Log densities, all finite; None where the target has no density.
         noisy: The points at which the scores were taken: the draws, or draws with the
             least noise of a noise-conditional target, whose score is of those.
-        scores: The score at each of them.
+        scores: The score at each of them, finite or not.
+        infinite: How many draws were left out because their log density is +inf.
     """
 
     draws: Float[np.ndarray, "n d"]
     log_densities: Float[np.ndarray, " n"] | None
     noisy: Float[np.ndarray, "n d"]
     scores: Float[np.ndarray, "n d"]
+    infinite: int = 0
 
     @staticmethod
     def of(
@@ -55,21 +61,36 @@ class Sample:
         target: AbstractTarget,
         draws: Float[np.ndarray, "n d"],
     ) -> tuple["Sample", int]:
-        """The draws where all is finite, and the number of the others."""
+        """The draws where the density is not zero, and the number of the others.
+
+        It is zero where its log is not a finite number. Of a target without a density
+        the score must be finite.
+        """
         noisy = draws
         least_noise, _ = target.noise_range
         if least_noise > 0:
             noise = rng.standard_normal(draws.shape)
             noisy = draws + least_noise * noise
         slopes = scores(target, noisy)
-        finite = np.isfinite(slopes).all(axis=1)
-        values = None
+        values, infinite = None, 0
         if target.why_no_density() is None:
             values = log_densities(target, draws)
-            finite &= np.isfinite(values)
-            values = values[finite]
-        sample = Sample(draws[finite], values, noisy[finite], slopes[finite])
-        return sample, int(np.sum(~finite))
+            infinite = int(np.sum(np.isposinf(values)))
+            inside = np.isfinite(values)
+            values = values[inside]
+        else:
+            inside = np.isfinite(slopes).all(axis=1)
+        sample = Sample(draws[inside], values, noisy[inside], slopes[inside], infinite)
+        return sample, int(np.sum(~inside))
+
+    @property
+    def scored(self) -> "Sample":
+        """The draws whose score is finite."""
+        finite = np.isfinite(self.scores).all(axis=1)
+        values = None if self.log_densities is None else self.log_densities[finite]
+        return Sample(
+            self.draws[finite], values, self.noisy[finite], self.scores[finite]
+        )
 
     @staticmethod
     def evaluations(target: AbstractTarget, n: int) -> int:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from scipy.spatial.distance import cdist
 
 from pushforward.diagnostics.budget import Budget
-from pushforward.diagnostics.evaluation import log_densities, padded
+from pushforward.diagnostics.evaluation import MAX_OUTSIDE, log_densities, padded
 from pushforward.diagnostics.modes import Modes, compare_modes, find_modes
 from pushforward.diagnostics.permutations import num_permutations
 from pushforward.diagnostics.two_sample import MeanChange, RobustScaler, SlicedW2
@@ -231,7 +231,7 @@ def _plain(target, draws, description, ess, doubts, budget):
         budget.spend(padded(len(draws)))
         values = log_densities(target, draws)
         finite = np.isfinite(values)
-        if not finite.all():
+        if np.mean(~finite) > MAX_OUTSIDE:
             doubts = [
                 *doubts,
                 f"{np.sum(~finite)} of its draws lie where the density is not finite",

@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 from pushforward.diagnostics import stationarity
 from pushforward.diagnostics.arguments import MIN_DRAWS, take_draws
 from pushforward.diagnostics.budget import Budget
-from pushforward.diagnostics.evaluation import Sample
+from pushforward.diagnostics.evaluation import MAX_OUTSIDE, Sample
 from pushforward.diagnostics.reference import (
     DOUBT,
     Reference,
@@ -35,6 +35,9 @@ FALSE_ALARMS = 0.01
 # (two of five or more), exact draws keep to the promise even if the reference is wrong;
 # but for a suspicion about the weights of modes, which has a level of its own.
 _HMC_LEVEL = FALSE_ALARMS / 2
+
+# The share of draws of density zero above which they have failed (see `_outside`).
+_FAILING_OUTSIDE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -135,6 +138,11 @@ def check(
     - sliced W2 and MMD (permutation tests);
     - each coordinate, and the log density, alone (Kolmogorov-Smirnov).
 
+    A point whose log density is not a finite number has density zero. Draws there are
+    left out of the tests: if they are more than 1 % of all, the verdict is at best
+    inconclusive; more than 10 % fail. A draw whose density is finite and whose gradient
+    is not is left out of the discrepancy only.
+
     Each of the K tests made has the level 0.01 / K (Bonferroni), so that all together
     reject exact draws in at most 1 % of cases. The draws are taken as independent:
     thin a Markov chain first. Reference draws need not be: their effective sample size
@@ -190,12 +198,15 @@ def check(
             rng = generator(host_key)
             sample, outside = Sample.of(rng, target, tested)
             if outside:
-                findings.append(_outside(outside, len(tested)))
+                findings.append(_outside(sample, outside, len(tested)))
             evidence, made, doubts = _evidence(
                 reference_key, rng, target, sample, reference, n, budget
             )
             if len(sample.draws) >= MIN_DRAWS:
                 more, shortfalls = _run_tests(test_key, evidence, budget)
+                shortfalls += [
+                    f.sentence for f in findings if f.outcome is Outcome.INCONCLUSIVE
+                ]
                 findings += more
     if isinstance(made, Reference):
         doubts = [*doubts, *_failed_by_reference(findings)]
@@ -225,14 +236,24 @@ def check(
     )
 
 
-def _outside(count, total):
-    """The result for draws at which the target is not finite."""
+def _outside(sample: Sample, count: int, total: int) -> TestResult:
+    """The result for draws at which the density is zero.
+
+    Exact draws have none, but for those whose density is lost to 32-bit arithmetic, by
+    an overflow, say. These are few: up to 1 % does no harm, and above 10 % the draws
+    have failed. In between the draws, or the density, may be at fault.
+    """
+    share = count / total
+    outcome = Outcome.PASSED
+    if share > MAX_OUTSIDE:
+        outcome = Outcome.FAILED if share > _FAILING_OUTSIDE else Outcome.INCONCLUSIVE
+    what = "score" if sample.log_densities is None else "log density"
+    infinite = f" (+inf at {sample.infinite})" if sample.infinite else ""
     return TestResult(
         "density",
-        Outcome.FAILED,
-        f"{count} of {total} draws lie where the log density or its gradient is not "
-        "finite",
-        statistic=count / total,
+        outcome,
+        f"{count:,} of {total:,} draws lie where the {what} is not finite{infinite}",
+        statistic=share,
         reference=0.0,
     )
 
@@ -257,8 +278,8 @@ def _evidence(key, rng, target, sample, given, n, budget):
     budget.spend(cost)
     far, lost = Sample.of(rng, target, second)
     doubts = [*made.doubts]
-    if lost:
-        doubts.append(f"{lost} of its draws have no finite density or gradient")
+    if lost > MAX_OUTSIDE * len(second):
+        doubts.append(f"{lost} of its draws lie where the log density is not finite")
     if len(far.draws) < 2:
         return alone, made, doubts
     return Evidence(target, sample, made, first, far, bounded), made, doubts

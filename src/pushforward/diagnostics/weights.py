@@ -47,6 +47,8 @@ class ImportanceSample:
         ess: The effective sample size: how many independent draws of the target the
             weighted draws are worth.
         pareto_k: The shape k of the Pareto law of the largest weights.
+        undefined: At how many draws the log density is NaN or +inf. The density counts
+            as zero there.
     """
 
     draws: Any
@@ -55,6 +57,7 @@ class ImportanceSample:
     log_normaliser_se: float
     ess: float
     pareto_k: float
+    undefined: int = 0
 
     @property
     def max_pareto_k(self) -> float:
@@ -73,6 +76,11 @@ class ImportanceSample:
             f"  log Z = {self.log_normaliser:.5g} ± {self.log_normaliser_se:.1g}\n"
             f"  Pareto k = {self.pareto_k:.2f}"
         )
+        if self.undefined:
+            figures = (
+                f"At {self.undefined:,} draws the log density is not a number or +inf; "
+                f"they have no weight.\n{figures}"
+            )
         if self.reliable:
             return (
                 f"{figures}, at most {self.max_pareto_k:.2f}: "
@@ -104,7 +112,8 @@ def weigh(
         n: How many draws.
 
     Returns:
-        The draws with their weights, the normaliser, and how far to trust both.
+        The draws with their weights, the normaliser, and how far to trust both. A draw
+        whose log density is NaN or +inf has no weight, and is counted.
 
     Raises:
         UsageError: The target has no density, the sampler's own density is not known,
@@ -123,11 +132,13 @@ def weigh(
 
     draws, parts = jax.device_get(_draw_weighed(sampler, target, key, n))
     log_weights = np.asarray(parts, np.float64)
-    if np.isnan(log_weights).any():
+    undefined = np.isnan(log_weights) | np.isposinf(log_weights)
+    if undefined.all():
         raise UsageError(
             "The log density is not a number at "
-            f"{int(np.isnan(log_weights).sum()):,} of {n:,} draws."
+            f"{int(undefined.sum()):,} of {n:,} draws."
         )
+    log_weights = np.where(undefined, -np.inf, log_weights)
     highest = log_weights.max()
     if highest == -np.inf:
         raise UsageError("The density is 0 at every draw of the sampler.")
@@ -142,6 +153,7 @@ def weigh(
         log_normaliser_se=float(np.sqrt(max(1 / ess - 1 / n, 0.0))),
         ess=ess,
         pareto_k=pareto_k,
+        undefined=int(undefined.sum()),
     )
 
 

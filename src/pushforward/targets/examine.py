@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from pushforward.targets import probing, user_functions
 from pushforward.targets.base import AbstractTarget, UserFunction
 from pushforward.targets.constraints import CONSTRAINT_HINT
 from pushforward.targets.probing import Evaluations, evaluate
+from pushforward.targets.user_functions import Doubt
 
 # How far apart two results in 16 bits may be, of the largest number among them. Each
 # rounding to `bfloat16` is right to 2^-8, and many of them add up: energy models of
@@ -27,51 +29,94 @@ _ROUNDING = 1e-6
 _BLOCK, _GOLDEN = 2**20, 0.6180339887498949
 
 
+class Check(NamedTuple):
+    """One check: what was looked at, and the sentence about it.
+
+    `ok` is whether there is nothing to say; where there is, `is_doubt` tells a doubt,
+    with which the target can be used, from an error.
+    """
+
+    name: str
+    ok: bool
+    sentence: str
+    is_doubt: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """What was found: `(name, ok, sentence)` for each check, in order."""
+    """What was found.
 
-    checks: list[tuple[str, bool, str]]
+    Attributes:
+        checks: each check, in order.
+        error: why the target cannot be used; None where it can.
+        suspects: directions in which the density does not seem to fall. From where its
+            mass is they may look different: see `mcmc.tails`.
+    """
+
+    checks: list[Check]
     error: DensityError | None = None
+    suspects: tuple[probing.Flat, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every check was passed."""
+        """Whether the target can be used; there may be doubts."""
         return self.error is None
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What may be wrong, and may be right: a sentence for each."""
+        return tuple(check.sentence for check in self.checks if check.is_doubt)
+
     def __str__(self) -> str:
-        return "\n".join(f"{'✓' if ok else '✗'} {s}" for _, ok, s in self.checks)
+        def mark(check: Check) -> str:
+            return "✓" if check.ok else "?" if check.is_doubt else "✗"
+
+        return "\n".join(f"{mark(check)} {check.sentence}" for check in self.checks)
 
 
-def require(key: PRNGKeyArray, target: AbstractTarget) -> None:
-    """Examines a target, and raises the first failure as a `DensityError`."""
-    error = examine(key, target).error
-    if error is not None:
-        raise error
+class _FlatDoubt(Doubt):
+    """The density does not seem to fall in some directions."""
+
+    def __init__(self, sentence: str, suspects: Sequence[probing.Flat]):
+        super().__init__(sentence)
+        self.suspects = tuple(suspects)
+
+
+# The check of the tails, whose doubt a second look may settle.
+FALLS = "falls"
 
 
 def examine(key: PRNGKeyArray, target: AbstractTarget) -> Examination:
     """Checks a target: does it run, is it finite, does the density decrease far out?
+
+    What makes a target useless is an error. All else is a doubt: a point at which the
+    density is not a finite number has density zero, and a density that does not seem
+    to fall may fall further out.
 
     Args:
         key: random key for the test points.
         target: the target.
 
     Returns:
-        An `Examination`; `print` shows it with ticks and crosses. Checks that depend on
-        one that failed are left out.
+        An `Examination`; `print` shows it with ticks, question marks and crosses.
+        Checks that depend on one that failed are left out.
     """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-    checks, first = [], None
+    checks: list[Check] = []
+    error, suspects = None, ()
     for name, vital, check in _plan(target, rng):
         try:
-            checks.append((name, True, check()))
-        except DensityError as error:
-            checks.append((name, False, str(error)))
-            first = first or error
+            checks.append(Check(name, True, check()))
+        except Doubt as doubt:
+            checks.append(Check(name, False, str(doubt), is_doubt=True))
+            if isinstance(doubt, _FlatDoubt):
+                suspects = doubt.suspects
+        except DensityError as found:
+            checks.append(Check(name, False, str(found)))
+            error = error or found
             if vital:
                 break
-    return Examination(checks, first)
+    return Examination(checks, error, suspects)
 
 
 def fingerprint(target: AbstractTarget) -> list[float]:
@@ -198,7 +243,7 @@ def _plan(target: AbstractTarget, rng: np.random.Generator):
         lambda: _check_coordinates(target, points, results[0]),
     )
     if has_density:
-        yield "falls", False, lambda: _check_falls(target, rng, points, results[0])
+        yield FALLS, False, lambda: _check_falls(target, rng, points, results[0])
 
 
 def _evaluate(
@@ -227,29 +272,50 @@ def _check_values(
     target, parts: Sequence[UserFunction], points: np.ndarray, seen: Evaluations
 ) -> str:
     n = len(points)
+    doubts: list[str] = []
     for i, part in enumerate(parts):
         values = seen.parts[:, i]
-        if np.any(np.isposinf(values)):
-            worst = np.flatnonzero(np.isposinf(values))[0]
-            raise DensityError(
+        bad = ~np.isfinite(values)
+        if not bad.any():
+            continue
+        infinite = np.isposinf(values)
+        if infinite.any():
+            worst = np.flatnonzero(infinite)[0]
+            sentence = (
                 f"Your {part.name} is +inf at {_point(target, points[worst])}: a "
                 "density must be finite, so look for a division by zero or an overflow."
             )
-        bad = ~np.isfinite(values)
-        # A coordinate that must be positive makes half of the points invalid.
-        if bad.sum() <= n / 4:
+            if bad.all():
+                raise DensityError(sentence)
+            doubts.append(sentence)
             continue
         kind = "nan" if np.any(np.isnan(values)) else "-inf"
         count = "all" if bad.all() else f"{bad.sum()} of {n}"
         head = f"Your {part.name} is {kind} at {count} random starting points"
-        if datum := _broken_datum(target, i, points[~bad] if not bad.all() else points):
+        if bad.all() and (datum := _broken_datum(target, i, points)):
             raise DensityError(f"{head}; {datum} alone makes it so.")
-        raise DensityError(f"{head}{_blamed(target, i, points, bad)}")
+        sentence = f"{head}{_blamed(target, i, points, bad)}"
+        if bad.all():
+            raise DensityError(sentence)
+        doubts.append(sentence)
+    if not np.isfinite(seen.values).any():
+        raise DensityError(
+            "At no random starting point are all parts of the log density finite: "
+            + " ".join(doubts)
+        )
+    if doubts:
+        raise Doubt(doubts[0])
     return f"It is finite at random starting points ({n} of them)."
 
 
 def _blamed(target, part: int, points: np.ndarray, bad: np.ndarray) -> str:
     found = probing.culprit(target, part, points, bad)
+    if found is None and not bad.all():
+        return (
+            f", such as {_point(target, points[bad][0])}: they count as points of "
+            "density zero; if parameters have bounds, give them "
+            f"{CONSTRAINT_HINT}."
+        )
     if found is None:
         return (
             f", such as {_point(target, points[bad][0])}; it must be finite around the "
@@ -301,24 +367,30 @@ def _check_score(target, points: np.ndarray, seen: Evaluations, sigma=None) -> s
     level = "" if sigma is None else f" at sigma = {sigma:g}"
     # Where the density itself nearly overflows, its gradient may.
     counts = np.abs(seen.values) < 1e30
-    nan = np.isnan(seen.score) & counts[:, None]
-    infinite = np.isinf(seen.score) & counts[:, None]
-    broken = nan if nan.any() else infinite
-    if nan.any() or infinite.any(axis=1).sum() > counts.sum() / 4:
+    broken = ~np.isfinite(seen.score) & counts[:, None]
+    if broken.any():
         worst = int(np.argmax(broken.sum(axis=0)))
         where = np.flatnonzero(broken[:, worst])
         value = seen.score[where[0], worst]
-        raise DensityError(
+        sentence = (
             f"The {what}{level} with respect to {target.names[worst]!r} is {value:g} "
             f"at {len(where)} of {counts.sum()} random points, such as "
             f"{_at(target, worst, points[where[0], worst])}: look for sqrt, log, a "
             "norm or a division, also in the branch of jnp.where that is not taken."
         )
+        # A few points alone prove nothing.
+        everywhere = len(where) == counts.sum() and len(where) > 3
+        raise DensityError(sentence) if everywhere else Doubt(sentence)
     return f"The {what} is finite in every coordinate{level}."
 
 
 def _check_coordinates(target, points: np.ndarray, seen: Evaluations) -> str:
     good = np.isfinite(seen.score).all(axis=1) & np.isfinite(seen.values)
+    if not good.any():
+        raise Doubt(
+            "At no random starting point are all parts of the gradient finite, so "
+            "whether every coordinate matters was not seen."
+        )
     silent = np.flatnonzero(np.all(seen.score[good] == 0, axis=0))
     for index in silent:
         name = target.names[index]
@@ -337,7 +409,9 @@ def _check_coordinates(target, points: np.ndarray, seen: Evaluations) -> str:
                 f"The density ignores the coordinate {name!r}: use it or {other}; "
                 "otherwise draws would run away in it."
             )
-        if np.any(values[1:3] != values[0]):
+        # A uniform density has no gradient, and ends where it is not finite.
+        near = values[1:3]
+        if np.any(near[np.isfinite(near)] != values[0]):
             raise DensityError(
                 f"The gradient in the coordinate {name!r} is 0 at every point, though "
                 "the density changes with it: look for stop_gradient, rounding or a "
@@ -354,19 +428,24 @@ def _check_falls(target, rng, points: np.ndarray, seen: Evaluations) -> str:
         flat = probing.flat_directions(target, rng, points, seen)
     if not flat:
         return "It decreases in every direction that was probed."
-    (t0, near), (t1, far) = flat[0].near, flat[0].far
-    falls = "does not fall" if far > near - 1 else "falls too slowly"
-    raise DensityError(
-        f"The density {falls} in the direction {_direction(target, flat[0])} (its log "
-        f"is {near:.4g} at a distance of {t0:g} and {far:.4g} at {t1:g}): it cannot be "
-        "normalised, and draws would run away; is a prior missing, or a sign wrong?"
+    raise _FlatDoubt(
+        f"The density {seems(flat[0])} in the direction {direction(target, flat[0])} "
+        f"(its log is {flat[0].near[1]:.4g} at a distance of {flat[0].near[0]:g} and "
+        f"{flat[0].far[1]:.4g} at {flat[0].far[0]:g}).",
+        flat,
     )
 
 
-def _direction(target: AbstractTarget, flat: probing.Flat) -> str:
-    order = np.argsort(-np.abs(flat.direction), kind="stable")
-    if abs(flat.direction[order[0]]) > 0.999:
-        sign = "+" if flat.direction[order[0]] > 0 else "-"
-        return f"{sign}{target.names[order[0]]}"
-    terms = [f"{flat.direction[i]:+.2f} {target.names[i]}" for i in order[:3]]
+def seems(flat: probing.Flat) -> str:
+    """How a flat direction looks, as a predicate of the density."""
+    return "falls too slowly" if flat.falls else "does not fall"
+
+
+def direction(target: AbstractTarget, flat: probing.Flat) -> str:
+    """A direction by the names of its coordinates."""
+    unit = flat.direction / np.linalg.norm(flat.direction)
+    order = np.argsort(-np.abs(unit), kind="stable")
+    if abs(unit[order[0]]) > 0.999:
+        return f"{'+' if unit[order[0]] > 0 else '-'}{target.names[order[0]]}"
+    terms = [f"{unit[i]:+.2f} {target.names[i]}" for i in order[:3]]
     return " ".join(terms) + (" ..." if target.dim > 3 else "")

@@ -1,7 +1,7 @@
 """Probing an unknown density: where it is not finite, and whether it falls."""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,11 @@ DIRECTIONS = 32
 # Of a target with more axes, those with the smallest gradients are probed.
 MAX_AXES = 64
 DISTANCES = np.array([1e1, 3e1, 1e2, 1e4, 1e6, 1e8])
+# Directions that follow the score: the first distance, how many times it grows and by
+# what factor, and how many of the directions are followed further.
+_START, _STRIDES, _STRIDE, _RUNAWAYS = 3.0, 8, 2.0, 4
+# The largest unit of these distances.
+_WIDEST = 1e4
 # Of a target with more observations, a subsample of this size is probed first.
 MAX_DATA = 1000
 # Points that are evaluated at once, and the terms of sums over data that these have.
@@ -126,11 +131,19 @@ def culprit(
 
 
 class Flat(NamedTuple):
-    """A direction in which a density does not fall, and what was seen along it."""
+    """A direction in which a density does not fall, and what was seen along it.
+
+    Attributes:
+        direction: as long as one unit of the distances.
+        near: the first distance and the log density there.
+        far: the last that shows it.
+        falls: whether it falls, though too slowly.
+    """
 
     direction: Float[np.ndarray, " d"]
     near: tuple[float, float]
     far: tuple[float, float]
+    falls: bool
 
 
 def flat_directions(
@@ -141,10 +154,11 @@ def flat_directions(
 ) -> list[Flat]:
     """The directions in which the density falls too slowly, however far one goes.
 
-    Looks along the axes, along random directions, and along the one the gradients at
-    `points` say least about. At a distance t, 1/t has no integral along a line, and
-    1/t^d none over all of them: the latter must be so in every random direction. A
-    value that is not a number says nothing: arithmetic overflows far out.
+    Looks along the axes, along random directions, along the one the gradients at
+    `points` say least about, and along those in which points run away. At a distance t,
+    1/t has no integral along a line, and 1/t^d none over all of them: the latter must
+    be so in every random direction. A value that is not a number says nothing:
+    arithmetic overflows far out.
     """
     dim = points.shape[1]
     finite = np.isfinite(seen.values) & np.isfinite(seen.score).all(axis=1)
@@ -158,39 +172,92 @@ def flat_directions(
     bases = bases if dim <= 16 else bases[-1:]
     sizes = np.abs(seen.score[finite]).max(axis=0)
     axes = np.eye(dim)[np.argsort(sizes, kind="stable")[:MAX_AXES]]
-    random = rng.standard_normal((DIRECTIONS, dim))
-    random /= np.linalg.norm(random, axis=1, keepdims=True)
-    directions = [*axes, *-axes, *random]
-    reach = [len(DISTANCES)] * len(directions)
+    random = _random_directions(rng, dim)
+    lines = [*axes, *-axes, *_runaway(target, rng, bases[-1])]
+    oblique: list[np.ndarray] = []
     silent = _silent_direction(seen.score[finite])
     if silent is not None:
-        # Oblique, so rounding moves the point off the line when it goes very far.
-        directions += [silent, -silent]
-        reach += [len(DISTANCES) - 1] * 2
+        oblique = [silent, -silent]
+    return _flat(target, np.stack(bases), lines, random, oblique)[0]
+
+
+def flat_from(
+    target: AbstractTarget,
+    rng: np.random.Generator,
+    bases: Float[np.ndarray, "n d"],
+    widths: Float[np.ndarray, " d"],
+    suspects: list[Float[np.ndarray, " d"]],
+    height: float,
+) -> tuple[list[Flat], bool]:
+    """The same, from where the density has its mass.
+
+    Also says whether enough could be seen along each of the suspects.
+
+    Args:
+        target: a target with a log density.
+        rng: for the random directions.
+        bases: points around the highest one, of which each must show it.
+        widths: how wide the density is there, in each coordinate.
+        suspects: directions that are looked at in any case.
+        height: the log density of the highest point, from which it has to fall.
+    """
+    dim = bases.shape[1]
+    # The units: rounding hides steps much smaller than the point, and overflow what is
+    # much further away than mass can be.
+    low = 1e-6 * (1 + np.abs(bases).max())
+    units = np.clip(widths, low, max(low, _WIDEST))
+    axes = (units * np.eye(dim))[np.argsort(-units, kind="stable")[:MAX_AXES]]
+    random = units * _random_directions(rng, dim)
+    oblique = [s / np.linalg.norm(s / units) for s in suspects]
+    return _flat(target, bases, [*axes, *-axes], [*random], oblique, height)
+
+
+def _random_directions(rng: np.random.Generator, dim: int):
+    random = rng.standard_normal((DIRECTIONS, dim))
+    return random / np.linalg.norm(random, axis=1, keepdims=True)
+
+
+def _flat(
+    target, bases, lines, random, oblique, height=None
+) -> tuple[list[Flat], bool]:
+    """The directions that are flat from each base; whether the oblique ones were seen.
+
+    Where none of the lines is flat, all random ones may be, in as many dimensions.
+    """
+    directions = [*lines, *random, *oblique]
+    reach = [len(DISTANCES)] * (len(lines) + len(random))
+    # Rounding moves the point off an oblique line when it goes very far.
+    reach += [len(DISTANCES) - 1] * len(oblique)
     walks = (
-        np.stack(bases)[:, None, None, :]
+        bases[:, None, None, :]
         + DISTANCES[:, None] * np.stack(directions)[None, :, None, :]
     )
+    dim = bases.shape[1]
     values = evaluate(target, walks.reshape(-1, dim)).values.reshape(walks.shape[:3])
 
+    def ends(i: int, power: float):
+        found = [_slow(v[i, : reach[i]], power, height) for v in values]
+        return [e for e in found if e is not None]
+
     def slow(i: int, power: float) -> list[Flat]:
-        ends = [_slow(values[b, i, : reach[i]], power) for b in range(len(bases))]
-        known = [e for e in ends if e is not None]
+        known = ends(i, power)
         return [Flat(directions[i], *known[0])] if known and all(known) else []
 
     flat = [found for i in range(len(directions)) for found in slow(i, 1.0)]
-    first = 2 * len(axes)
+    first, last = len(lines), len(lines) + len(random)
     if not flat and dim > 1:
-        everywhere = [slow(i, float(dim)) for i in range(first, first + DIRECTIONS)]
+        everywhere = [slow(i, float(dim)) for i in range(first, last)]
         flat = everywhere[0] if all(everywhere) else []
-    return flat
+    return flat, all(ends(i, 1.0) for i in range(last, len(directions)))
 
 
-def _slow(values: Float[np.ndarray, " t"], power: float):
+def _slow(
+    values: Float[np.ndarray, " t"], power: float, height: float | None
+) -> tuple[Any, ...] | None:
     """The ends of a walk that falls no faster than 1 / t^power.
 
-    They read `((t, value), (t, value))`; an empty tuple where it falls faster, None
-    where too few values are finite.
+    They read `((t, value), (t, value), falls)`; an empty tuple where it falls faster,
+    None where too few values are finite. A `height` is the value at the distance 0.
     """
     if np.any(np.isneginf(values)):
         return ()
@@ -199,21 +266,54 @@ def _slow(values: Float[np.ndarray, " t"], power: float):
         for t, v in zip(DISTANCES, values, strict=False)
         if np.isfinite(v)
     ]
+    if height is not None:
+        at = [(0.0, height), *at]
     if len(at) < 2:
         return None
-    if at[-1][0] >= 1e6:
+    near, before, last = at[0], at[-2], at[-1]
+    # Of large numbers the differences that matter are lost.
+    rounding = 8 * np.finfo(values.dtype).eps * max(abs(near[1]), abs(last[1]))
+    change = abs(near[1] - last[1])
+    if (rounding > 1 and 0 < change < rounding) or (rounding > 30 and change == 0):
+        return None
+    if last[0] >= 1e6:
         # Between a mode nearby and infinity there may be hills; the ends count.
-        if at[-1][1] > at[0][1] - 1:
-            return at[0], at[-1]
+        if last[1] > near[1] - 1:
+            return near, last, False
+        start, between = max(near[0], DISTANCES[0]), max(before[0], DISTANCES[0])
         # What levels off after a deep fall, by a clip, say, does no harm.
-        (t0, before), (t1, last) = at[-2:]
-        deep = at[0][1] - last > power * np.log(t1 / at[0][0]) + 30
+        deep = near[1] - last[1] > power * np.log(last[0] / start) + 30
         # Rounding, and 1 / t^power itself.
-        fast = before - last > power * np.log(t1 / t0) + 0.01
-        return () if deep or fast else (at[-2], at[-1])
-    if np.any(np.isposinf(values)) and at[-1][1] > at[-2][1] + 1:
-        return at[-2], at[-1]
+        fall = power * np.log(last[0] / between) + 0.01
+        if deep or before[1] - last[1] > fall:
+            return ()
+        return before, last, bool(before[1] - last[1] > 0.1)
+    if np.any(np.isposinf(values)) and last[1] > before[1] + 1:
+        return before, last, False
     return None
+
+
+def _runaway(
+    target: AbstractTarget, rng: np.random.Generator, base: Float[np.ndarray, " d"]
+) -> list[np.ndarray]:
+    """The directions in which a density is highest far out.
+
+    Random directions follow the score at distances that grow, in shrinking steps.
+    """
+    directions = _random_directions(rng, len(base))
+    distance = _START
+    for i in range(_STRIDES):
+        seen = evaluate(target, base + distance * directions)
+        norms = np.linalg.norm(seen.score.astype(np.float64), axis=1, keepdims=True)
+        usable = np.isfinite(norms) & (norms > 0)
+        ahead = np.where(usable, seen.score / np.where(usable, norms, 1.0), 0.0)
+        directions = directions + 2 / (i + 2) * ahead
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True) + 1e-30
+        distance *= _STRIDE
+    values = evaluate(target, base + distance * directions).values
+    values = np.where(np.isfinite(values), values, -np.inf)
+    best = np.argsort(-values, kind="stable")[:_RUNAWAYS]
+    return [*directions[best]]
 
 
 def _silent_direction(scores: Float[np.ndarray, "n d"]):

@@ -12,6 +12,11 @@ from jaxtyping import Array, Float
 from pushforward import _user_errors
 from pushforward.errors import DensityError
 from pushforward.targets.base import AbstractTarget, UserFunction
+from pushforward.targets.indices import reads_outside
+
+
+class Doubt(Exception):
+    """What may be wrong with a target that can be used."""
 
 
 def check_return(
@@ -83,22 +88,27 @@ def check_indices(
 ) -> str:
     """Reports indices out of bounds, for which JAX reads the last element instead."""
     fine = f"Your {function.name} stays inside its {target.dim} coordinates."
-    program = str(jax.make_jaxpr(function.call)(x))
-    if "dynamic_slice[" not in program and "gather[" not in program:
-        return fine
+    shapes = [leaf.shape for leaf in target.structure.leaves]
     try:
+        program = jax.make_jaxpr(function.call)(x)
+        certain = reads_outside(program, x, shapes)
+        if not certain and not reads_outside(program, x, shapes, clipped=True):
+            return fine
         checked = checkify.checkify(function.call, errors=checkify.index_checks)
         message = jax.jit(checked)(x)[0].get() or ""
     except Exception:
-        # The checker does not support every operation; then there is nothing to report.
+        # Not every operation can be looked into; then there is nothing to report.
         return fine
     found = re.search(r"shape (\(.*?\)): index (\d+) is out of bounds", message)
-    if found and found[1] in {str(leaf.shape) for leaf in target.structure.leaves}:
-        raise DensityError(
-            f"Your {function.name} reads the element [{found[2]}] of parameters of "
-            f"shape {found[1]}: {_dim_advice(target)}"
+    what = "an element beyond the ends of its parameters"
+    if found and found[1] in map(str, shapes):
+        what = f"the element [{found[2]}] of parameters of shape {found[1]}"
+    if not certain:
+        raise Doubt(
+            f"Your {function.name} reads {what}, in place of which JAX takes the "
+            f"nearest: {_dim_advice(target)}"
         )
-    return fine
+    raise DensityError(f"Your {function.name} reads {what}: {_dim_advice(target)}")
 
 
 def check_gradient(

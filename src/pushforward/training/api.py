@@ -15,7 +15,6 @@ from pushforward.methods import AbstractMethod, default
 from pushforward.methods.base import AbstractTask
 from pushforward.targets.arguments import as_key, as_target
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.examine import require
 from pushforward.training import session
 from pushforward.training.callback import Callback, Event
 from pushforward.training.config import (
@@ -24,14 +23,16 @@ from pushforward.training.config import (
     new_config,
     whole_number,
 )
-from pushforward.training.divergence import explain_divergence
+from pushforward.training.divergence import explain_divergence, last_draws
+from pushforward.training.door import admit
 from pushforward.training.history import History
 from pushforward.training.rundir import SAMPLER, RunDirectory
 from pushforward.training.runner import Outcome
 from pushforward.training.status import Fit, Status
 
-# Folded into the user's key for the examination, which must not share training's noise.
-_EXAMINE = 0x65786D
+# Folded into the user's key for the examination and for the draws at the end, which
+# must not share training's noise.
+_EXAMINE, _DRAW = 0x65786D, 0x647277
 
 
 def fit(
@@ -66,7 +67,8 @@ def fit(
             a larger number of steps may differ, and for a method of several stages only
             before the first is done.
         progress: show a progress bar (plain lines without a terminal).
-        throw: raise if training breaks down; otherwise return what was reached.
+        throw: raise if training breaks down, if the draws are not finite, or if the
+            density cannot be normalised; otherwise return what was reached.
         callback: called as `callback(event)` during training. `event.step` is the
             number of steps made, `event.metrics` what the method measures,
             `event.sampler` the sampler as it is now, `event.target` the target and
@@ -91,8 +93,8 @@ def fit(
     directory = session.open_directory(out, resume=resume)
 
     def describe() -> Config:
-        require(jax.random.fold_in(key, _EXAMINE), target)
-        return describe_target(target, spec)
+        doubts = admit(jax.random.fold_in(key, _EXAMINE), target, throw=throw)
+        return describe_target(target, spec, doubts)
 
     learner, config = session.prepare(key, target, learner, steps, directory, describe)
     (outcome,) = session.launch(
@@ -163,9 +165,12 @@ def fit_many(
     steps = None if steps is None else whole_number("steps", steps)
     session.require_callback(callback, callback_every, watch, watch_every)
     distinct = targets[:1] if alone else targets
-    for each in distinct:
-        require(jax.random.fold_in(keys[0], _EXAMINE), as_target(each))
-    abouts = [describe_target(each, None) for each in distinct]
+    at = jax.random.fold_in(keys[0], _EXAMINE)
+    doubts = [admit(at, as_target(each)) for each in distinct]
+    abouts = [
+        describe_target(each, None, found)
+        for each, found in zip(distinct, doubts, strict=True)
+    ]
     learner = learner.resolve(targets[0])
     longer = learner.with_sizes(steps=steps)
 
@@ -226,19 +231,26 @@ def _fit_of(
     config: Config,
     directory: RunDirectory | None,
 ) -> Fit:
-    reason = None
-    if outcome.status is Status.NONFINITE:
+    reason, status, drawn = None, outcome.status, None
+    if status is Status.NONFINITE:
         at = jax.random.fold_in(key, 1)
         reason = explain_divergence(at, target, outcome.result)
         reason = reason or (
             "look at the density where the draws are, or lower the learning rate"
         )
+    elif status is not Status.FROZEN:
+        at = jax.random.fold_in(key, _DRAW)
+        drawn = last_draws(at, target, outcome.result)
+        if drawn.nonfinite:
+            status, reason = Status.NONFINITE_DRAWS, drawn.sentence
     return Fit(
         sampler=outcome.result,
-        status=outcome.status,
+        status=status,
         history=History(outcome.rows),
         config=config,
-        evaluations=_evaluations(target, outcome),
+        evaluations=_evaluations(target, outcome) + (drawn.evaluations if drawn else 0),
+        doubts=tuple(config["target"].get("doubts", ())),
+        outside=None if drawn is None else drawn.outside,
         steps=outcome.steps,
         planned=outcome.planned,
         nonfinite_steps=outcome.nonfinite_steps,

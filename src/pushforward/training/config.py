@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
 import equinox as eqx
@@ -34,14 +34,23 @@ def whole_number(name: str, value: Any, most: int = MOST_STEPS) -> int:
     return int(value)
 
 
-def describe_target(target: AbstractTarget, spec: Any) -> Config:
-    """The target of a run in its config; `spec` says where to find it again."""
+def describe_target(
+    target: AbstractTarget, spec: Any, doubts: Iterable[str] = ()
+) -> Config:
+    """The target of a run in its config.
+
+    Args:
+        target: the target.
+        spec: where to find it again.
+        doubts: what its examination could not settle.
+    """
     return {
         "kind": type(target).__name__,
         "dim": target.dim,
         "names": list(target.names),
         "spec": spec,
         "fingerprint": fingerprint(target),
+        "doubts": list(doubts),
     }
 
 

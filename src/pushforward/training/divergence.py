@@ -1,9 +1,12 @@
-"""What may have broken a training: what the last sampler's draws meet."""
+"""What a training ended with, or may have broken it: what the last draws meet."""
+
+import dataclasses
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward.diagnostics.evaluation import log_densities, padded
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.constraints import CONSTRAINT_HINT
@@ -11,6 +14,53 @@ from pushforward.targets.constraints import CONSTRAINT_HINT
 _DRAWS = 1024
 # In whitened coordinates, where the initialisation saw the target at 1 or so.
 _FAR = 30.0
+# Draws of a trained sampler that are looked at: all at once with a density, and without
+# one only for whether they are finite.
+_LAST, _FEW = 2048, 256
+
+
+@dataclasses.dataclass(frozen=True)
+class LastDraws:
+    """What was seen at fresh draws of a trained sampler.
+
+    Attributes:
+        count: how many there were.
+        nonfinite: how many of them are not finite.
+        outside: the share of them at which the log density is not finite; None where
+            it was not computed.
+        evaluations: how many evaluations of the target that took.
+    """
+
+    count: int
+    nonfinite: int
+    outside: float | None
+    evaluations: int
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong where draws are not finite, and what to do, as a clause."""
+        return (
+            f"{self.nonfinite:,} of {self.count:,} draws of the sampler are not "
+            "finite; look whether the density falls where they go, or train with "
+            "another key or method"
+        )
+
+
+def last_draws(
+    key: PRNGKeyArray, target: AbstractTarget, sampler: Sampler
+) -> LastDraws:
+    """Looks at fresh draws of a trained sampler, and at the density of each.
+
+    The density is left alone where one value is a sum over data.
+    """
+    dense = target.why_no_values() is None and target.num_terms == 1
+    count = _LAST if dense else _FEW
+    draws = np.asarray(sampler.unconstrained().sample(key, count))
+    nonfinite = int(np.sum(~np.isfinite(draws).all(axis=1)))
+    if not dense:
+        return LastDraws(count, nonfinite, None, 0)
+    outside = float(np.mean(~np.isfinite(log_densities(target, draws))))
+    return LastDraws(count, nonfinite, outside, padded(count))
 
 
 def explain_divergence(

@@ -117,7 +117,8 @@ def require_callback(
 
 def report_ending(trained: AbstractTrained, *, throw: bool) -> None:
     """Raises if training broke down, and warns if it was interrupted."""
-    if trained.status is Status.NONFINITE and throw:
+    broken = (Status.NONFINITE, Status.NONFINITE_DRAWS)
+    if trained.status in broken and throw:
         raise TrainingError(trained.message)
     if trained.status is Status.INTERRUPTED:
         # The level of whoever called `fit` or `train`.

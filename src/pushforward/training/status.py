@@ -17,6 +17,7 @@ class Status(enum.Enum):
     STOPPED = "The callback stopped the training."
     NONFINITE = "Training stopped because its steps were not finite."
     FROZEN = "This seed was frozen because its steps were not finite."
+    NONFINITE_DRAWS = "Training ended with draws that are not finite."
 
     def __str__(self) -> str:
         return self.value
@@ -81,7 +82,17 @@ class AbstractTrained:
                     f"{which} stopped after {self.steps} of {self.planned} steps: the "
                     f"last of them were not finite{reason}."
                 )
-        return text + _skipping(self.nonfinite_steps)
+            case Status.NONFINITE_DRAWS:
+                return (
+                    f"Training ended after {self.steps} of {self.planned} steps, but "
+                    f"{self.reason}."
+                )
+        return text + _skipping(self.nonfinite_steps) + self._remarks
+
+    @property
+    def _remarks(self) -> str:
+        """What else is to be said of a training that ended well."""
+        return ""
 
     @property
     def _kept(self) -> str:
@@ -132,17 +143,41 @@ class Fit(AbstractTrained):
 
     Attributes:
         sampler: the trained sampler.
-        evaluations: how often the target was evaluated, the initialisation included.
+        evaluations: how often the target was evaluated, the initialisation included,
+            and the draws at the end.
+        doubts: what may be wrong with the target, and may be right: a sentence for
+            each. The density is zero at points, or it does not seem to fall.
+        outside: the share of draws of the trained sampler at which the log density is
+            not a finite number, so that the density counts as zero. None where it was
+            not computed.
     """
 
     sampler: Sampler
     evaluations: int
+    doubts: tuple[str, ...] = ()
+    outside: float | None = None
 
     @property
     def _subject(self) -> str:
         about = self.config["target"]
         many = "1 dimension" if about["dim"] == 1 else f"{about['dim']} dimensions"
         return f"{about['kind']} in {many}, evaluated {self.evaluations:,} times"
+
+    @property
+    def _remarks(self) -> str:
+        text = ""
+        if self.outside:
+            text = f" At {self.outside:.2%} of the draws the density is zero."
+        if self.doubts:
+            one = len(self.doubts) == 1
+            which = "a doubt" if one else f"{len(self.doubts)} doubts"
+            text += f" There {'is' if one else 'are'} {which} about the density."
+        return text
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [super().__str__(), *(f"  doubt    {doubt}" for doubt in self.doubts)]
+        )
 
 
 def _skipping(count: int) -> str:

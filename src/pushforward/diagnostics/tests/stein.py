@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pushforward.diagnostics.evaluation import MAX_OUTSIDE
 from pushforward.diagnostics.ksd import ksd
 from pushforward.diagnostics.permutations import num_permutations
-from pushforward.diagnostics.results import TestResult
+from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.tests.base import StatisticalTest
 
 
@@ -16,7 +17,18 @@ def _run(key, evidence, level):
     That is one over the median |score| of each coordinate (times .67, so that it is one
     for a standard Gaussian): the width of a mode and not the distance between modes.
     """
-    sample, far = evidence.sample, evidence.far
+    sample = evidence.sample.scored
+    total = len(evidence.sample.draws)
+    unscored = total - len(sample.draws)
+    if unscored > MAX_OUTSIDE * total:
+        # The others alone do not follow the target, however exact all of them are.
+        return TestResult(
+            STEIN_DISCREPANCY.name,
+            Outcome.INCONCLUSIVE,
+            f"at {unscored:,} of {total:,} draws the score is not finite, so that they "
+            "cannot be compared with it",
+        )
+    far = None if evidence.far is None else evidence.far.scored
     scaled_by = sample if far is None else far
     size = np.median(np.abs(scaled_by.scores), axis=0) / 0.6745
     scale = 1 / np.where(size > 0, size, 1.0)
