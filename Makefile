@@ -16,7 +16,8 @@ X64_TESTS ?= $(addprefix tests/test_,constraints.py preconditioner.py densities.
 	dft_gradient.py kl_gradient.py ksd.py minibatch.py mmd.py networks.py scores.py \
 	spline.py wasserstein.py)
 PYTHONS = $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14)
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A worker that crashes fails the run at once: what it was doing is not tried again.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

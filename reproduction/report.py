@@ -13,7 +13,7 @@ from reproduction.toy2d import figures as toy2d_figures
 from reproduction.toy2d import page as toy2d
 
 # How each experiment's page is written and its figures are drawn.
-_EXPERIMENTS = {
+EXPERIMENTS = {
     "toy2d": (toy2d.page, toy2d_figures.figures),
     "covertype": (covertype.page, covertype_figures.figures),
     "mnist": (mnist.page, mnist_figures.figures),
@@ -22,7 +22,7 @@ _EXPERIMENTS = {
 
 def render(results: Path, out: Path) -> list[Path]:
     """Renders the page and the figures of every experiment found in `results`."""
-    found = [name for name in _EXPERIMENTS if (results / f"{name}.json").exists()]
+    found = [name for name in EXPERIMENTS if (results / f"{name}.json").exists()]
     if not found:
         raise FileError(
             f"There is no result file in {results}; make one with python -m "
@@ -32,7 +32,7 @@ def render(results: Path, out: Path) -> list[Path]:
     make_folder(out)
     made = []
     for name, result in read.items():
-        text, figures = _EXPERIMENTS[name]
+        text, figures = EXPERIMENTS[name]
         write_bytes(out / f"{name}.md", text(result).encode())
         made += [out / f"{name}.md", *figures(result, out)]
     return made

@@ -5,6 +5,7 @@ before any module of pushforward is loaded.
 """
 
 import gc
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,15 +53,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 # Linux gives a process 65,530 memory maps by default. Every compiled program takes
-# some, and XLA crashes when there are none left.
+# some, and XLA crashes when there are none left. They are counted now and then: reading
+# them takes longer the more there are.
 _MAPS = Path("/proc/self/maps")
-_MOST_MAPS = 20_000
+_MOST_MAPS, _COUNT_EVERY = 20_000, 10
+_tests = itertools.count(1)
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    if nextitem is not None and nextitem.path == item.path:
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if next(_tests) % _COUNT_EVERY or not _MAPS.exists():
         return
-    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+    if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
 

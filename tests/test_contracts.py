@@ -1,6 +1,7 @@
 """One test over every registered method, one over every registered target."""
 
 import dataclasses
+from typing import get_args, get_type_hints
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import pytest
 from scipy import stats
 
 import pushforward as pf
-from pushforward import methods, networks
+from pushforward import _cli_arguments, methods, networks
 from pushforward.diagnostics import ksd
 from pushforward.mcmc.initialise import initialise, initialise_by_annealing
 from pushforward.methods import REGISTRY
@@ -48,6 +49,11 @@ def missing(description):
             yield name
         elif isinstance(part, dict):
             yield from missing(part)
+
+
+def test_the_command_line_knows_every_method():
+    typed = get_args(get_type_hints(_cli_arguments.Fit)["method"])
+    assert set(typed) == {"default", *REGISTRY}
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))

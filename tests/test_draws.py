@@ -19,7 +19,7 @@ from pushforward import sampler
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
-from pushforward.targets.constraints import constrained
+from pushforward.targets import constrained
 from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
 

@@ -22,7 +22,8 @@ from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
 from pushforward.training.rundir import STATE_FORMAT, RunDirectory
 
-FORMAT_1 = Path(__file__).parent / "data" / "format_1"
+OLD = Path(__file__).parent / "data"
+FORMAT_1 = OLD / "format_1"
 
 
 def make_sampler(example=None):
@@ -149,7 +150,7 @@ class TestFormat1:
     """Files that version 0.1.0 wrote: the same latent points give the same draws."""
 
     @pytest.mark.parametrize(
-        "path", sorted(FORMAT_1.glob("*.pf")), ids=lambda p: p.stem
+        "path", sorted(OLD.glob("format_*/*.pf")), ids=lambda p: p.stem
     )
     def test_a_sampler(self, path, tmp_path):
         sampler = check_sampler(path, tmp_path)
@@ -157,14 +158,14 @@ class TestFormat1:
         assert (sampler.noise_scale is not None) == noisy
 
     @pytest.mark.parametrize(
-        "path", sorted(FORMAT_1.glob("run_*")), ids=lambda p: p.stem
+        "path", sorted(OLD.glob("format_*/run_*")), ids=lambda p: p.stem
     )
     def test_a_run_directory(self, path):
         draws = pf.load(path).sample(jax.random.key(0), 5)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(draws))
 
     @pytest.mark.parametrize(
-        "path", sorted(FORMAT_1.glob("*.network")), ids=lambda p: p.stem
+        "path", sorted(OLD.glob("format_*/*.network")), ids=lambda p: p.stem
     )
     def test_a_network(self, path):
         network = load_network(path)

@@ -26,6 +26,7 @@ from pushforward.diagnostics.two_sample import (
 from pushforward.errors import UsageError
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
+from pushforward.targets.catalogue import ENTRIES
 from pushforward.targets.planar import GaussianMixture
 from pushforward.targets.preconditioner import Preconditioner
 
@@ -33,11 +34,7 @@ from pushforward.targets.preconditioner import Preconditioner
 pytestmark = pytest.mark.optimised
 
 N = 500
-EXACT = tuple(
-    name
-    for name in pf.targets.names()
-    if name != "funnel_coinsvgd"  # a score without exact draws
-)
+EXACT = tuple(entry.name for entry in ENTRIES if entry.exact)
 
 
 def two_modes(shares, n=N, means=((-2.0, 2.0), (2.0, -2.0)), seed=0):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reproduction import report
 from reproduction.__main__ import EXPERIMENTS, main
 
 pytestmark = pytest.mark.once
@@ -35,6 +36,10 @@ def test_what_cannot_be_parsed(words, sentence, capsys):
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
     assert "see python -m reproduction" in said
+
+
+def test_every_experiment_has_a_page():
+    assert list(report.EXPERIMENTS) == list(EXPERIMENTS)
 
 
 def test_it_runs_from_a_checkout():

@@ -42,6 +42,7 @@ from pushforward.networks.specs import (
     Start,
     as_spec,
 )
+from pushforward.objectives.base import Info
 from pushforward.objectives.forward_kl import forward_kl_loss
 from pushforward.objectives.reverse_kl import reverse_kl_loss
 from pushforward.sampler import Sampler
@@ -172,7 +173,13 @@ class ExploreAndTrain(AbstractMethod):
     def _components(self) -> int:
         return getattr(self.network, "components", None) or 1
 
-    def init(self, key, target, steps, previous=None) -> AdaptiveState:
+    def init(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        steps: Int[Array, ""],
+        previous: Any = None,
+    ) -> AdaptiveState:
         assert previous is not None
         network_key, spare = jax.random.split(key)
         found = previous.initialisation
@@ -204,7 +211,9 @@ class ExploreAndTrain(AbstractMethod):
             complete=no,
         )
 
-    def step(self, key, target, state: AdaptiveState):
+    def step(
+        self, key: PRNGKeyArray, target: AbstractTarget, state: AdaptiveState
+    ) -> tuple[AdaptiveState, Info]:
         view = state.initialisation.precondition(target)
         move_key, latent_key, accept_key = jax.random.split(key, 3)
         n, clock, optimiser = self.batch_size, state.clock, self.training.optimiser
@@ -263,7 +272,9 @@ class ExploreAndTrain(AbstractMethod):
     def _held_batch(self) -> int:
         return max(self.batch_size // 4, 1)
 
-    def review(self, key, target, state: AdaptiveState):
+    def review(
+        self, key: PRNGKeyArray, target: AbstractTarget, state: AdaptiveState
+    ) -> tuple[AdaptiveState, Info]:
         """Puts the averaged network and the best so far before the same particles."""
         view = state.initialisation.precondition(target)
         draw_key, accept_key = jax.random.split(key)
@@ -310,7 +321,7 @@ class ExploreAndTrain(AbstractMethod):
     def is_complete(self, state: AdaptiveState) -> Bool[Array, ""]:
         return state.complete
 
-    def sampler(self, target, state: AdaptiveState) -> Sampler:
+    def sampler(self, target: AbstractTarget, state: AdaptiveState) -> Sampler:
         found = state.initialisation.preconditioner
         return Sampler(state.best, found, target.structure)
 

@@ -283,7 +283,13 @@ class OwnSpec(AbstractNetworkSpec):
     def _network(self, role: str, dim: int, key: PRNGKeyArray) -> AbstractNetwork:
         made = self.value
         if not isinstance(made, eqx.Module):
-            made = made(dim, key)
+            try:
+                made = made(dim, key)
+            except TypeError as error:
+                raise UsageError(
+                    f"The {role} could not be made by calling network({dim}, key) "
+                    f"({error}); give a function of these two arguments, or a module."
+                ) from error
         return own_network(role, made)
 
     def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:

@@ -31,6 +31,8 @@ class Bijection:
     inside: Callable[..., Array]
     # How many coordinates of the last axis the unconstrained point lacks.
     lost: int = 0
+    # The shortest last axis it makes sense on; 0 where it is of single numbers.
+    least: int = 0
 
 
 def _ordered(u: Array) -> Array:
@@ -109,6 +111,7 @@ KINDS: dict[str, Bijection] = {
         _unordered,
         lambda u: u[..., 1:],
         lambda x: jnp.diff(x, axis=-1) > 0,
+        least=2,
     ),
     # Additive log-ratio. The density is one of all numbers but the last, and the
     # determinant of that Jacobian is the product of all of them.
@@ -119,6 +122,7 @@ KINDS: dict[str, Bijection] = {
         _log_softmax0,
         _in_simplex,
         lost=1,
+        least=2,
     ),
 }
 

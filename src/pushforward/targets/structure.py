@@ -51,10 +51,11 @@ class Leaf:
 
 def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
     """A leaf that the constraint fits."""
-    if constraint.kind in ("simplex", "ordered") and (not shape or shape[-1] < 2):
+    least = constraint.bijection.least
+    if least and (not shape or shape[-1] < least):
         where = f" on {name!r}" if name else ""
         raise UsageError(
-            f"The constraint '{constraint}'{where} needs a vector of at least two "
+            f"The constraint '{constraint}'{where} needs a vector of at least {least} "
             f"numbers, and its shape is {shape}."
         )
     return Leaf(name, shape, constraint)
