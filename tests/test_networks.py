@@ -280,7 +280,7 @@ class Centred(networks.AbstractBatchNetwork):
 
 class TestBatches:
     def test_statistics_are_estimated_anew_and_kept_apart(self):
-        network = Centred(jnp.ones(2), jnp.zeros(2), jnp.ones(2))
+        network = Centred(*jnp.float32([[1, 1], [0, 0], [1, 1]]))
         batch = 3 + 2 * jax.random.normal(jax.random.key(0), (64, 2), jnp.float32)
         out, seen = network.train(batch, keep=0.0)
         rested = networks.at_rest(network, batch[None])
@@ -290,7 +290,7 @@ class TestBatches:
 
     def test_statistics_follow_the_draws_in_training(self):
         """A map that shrinks its inputs tenfold: its draws have the scale of 1."""
-        start = Centred(jnp.ones(2), jnp.full(2, 5.0), jnp.full(2, 100.0))
+        start = Centred(*jnp.float32([[1, 1], [5, 5], [100, 100]]))
         target = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=2)
         method = pf.methods.DFT(
             network=start,
