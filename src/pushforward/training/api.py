@@ -90,27 +90,29 @@ def fit(
     learner = _method(method, target, batch_size)
     steps = None if steps is None else whole_number("steps", steps)
     session.require_callback(callback, callback_every, watch, watch_every)
-    directory = session.open_directory(out, resume=resume)
+    with session.opened(out, resume=resume) as directory:
 
-    def describe() -> Config:
-        doubts = admit(jax.random.fold_in(key, _EXAMINE), target, throw=throw)
-        return describe_target(target, spec, doubts)
+        def describe() -> Config:
+            doubts = admit(jax.random.fold_in(key, _EXAMINE), target, throw=throw)
+            return describe_target(target, spec, doubts)
 
-    learner, config = session.prepare(key, target, learner, steps, directory, describe)
-    (outcome,) = session.launch(
-        key,
-        target,
-        learner,
-        directory,
-        progress=progress,
-        callback=callback,
-        callback_every=callback_every,
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    fitted = _fit_of(key, target, outcome, config, directory)
-    session.report_ending(fitted, throw=throw)
-    if directory is not None and fitted.finished:
-        fitted.sampler.save(directory.path / SAMPLER)
+        learner, config = session.prepare(
+            key, target, learner, steps, directory, describe
+        )
+        (outcome,) = session.launch(
+            key,
+            target,
+            learner,
+            directory,
+            progress=progress,
+            callback=callback,
+            callback_every=callback_every,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        fitted = _fit_of(key, target, outcome, config, directory)
+        session.report_ending(fitted, throw=throw)
+        if directory is not None and fitted.finished:
+            fitted.sampler.save(directory.path / SAMPLER)
     return fitted
 
 

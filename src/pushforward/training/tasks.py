@@ -54,20 +54,20 @@ def train(
     session.require_callback(callback, callback_every, watch, watch_every)
     if steps is not None:
         steps = whole_number("steps", steps)
-    directory = session.open_directory(out, resume=resume)
-    task, config = session.prepare(
-        key, data, task, steps, directory, lambda: describe_data(data)
-    )
-    (outcome,) = session.launch(
-        key,
-        data,
-        task,
-        directory,
-        progress=progress,
-        callback=callback,
-        callback_every=callback_every,
-        checkpoint_seconds=checkpoint_seconds,
-    )
+    with session.opened(out, resume=resume) as directory:
+        task, config = session.prepare(
+            key, data, task, steps, directory, lambda: describe_data(data)
+        )
+        (outcome,) = session.launch(
+            key,
+            data,
+            task,
+            directory,
+            progress=progress,
+            callback=callback,
+            callback_every=callback_every,
+            checkpoint_seconds=checkpoint_seconds,
+        )
     broken = outcome.status is Status.NONFINITE
     trained = Trained(
         result=outcome.result,
