@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt
 from pushforward import _io
 from pushforward._io import Arrays
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
+from pushforward._validate import finite, whole_number
 from pushforward.draws import write_draws
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import (
@@ -34,7 +35,7 @@ from pushforward.networks import (
     build,
     describe,
 )
-from pushforward.targets.arguments import as_key
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
@@ -169,6 +170,13 @@ class Sampler(eqx.Module):
             >>> round(float(sampler.log_prob(jnp.zeros(2))), 3)
             -1.838
         """
+        if not (callable(network) and isinstance(network, Network)):
+            raise UsageError(
+                "The network must be a module with in_size and out_size that can be "
+                f"called with one point, not a {type(network).__name__}."
+            )
+        target = None if target is None else as_target(target)
+        noise_scale = finite("noise_scale", noise_scale)
         if dim is None:
             dim = int(network.out_size) if target is None else target.dim
         structure = Structure.vector(dim) if target is None else target.structure
@@ -221,7 +229,7 @@ class Sampler(eqx.Module):
         Returns:
             The user's tree, each array with `shape` in front of its own shape.
         """
-        return _sample(self, as_key(key), _shape(shape))
+        return _sample(self, one_key(key), _shape(shape))
 
     @_method
     def sample_and_log_prob(
@@ -232,7 +240,7 @@ class Sampler(eqx.Module):
         It costs no more than `sample`, and less than `log_prob` of the draws.
         """
         self._require_density("sample_and_log_prob")
-        return _sample_and_log_prob(self, as_key(key), _shape(shape))
+        return _sample_and_log_prob(self, one_key(key), _shape(shape))
 
     @_method
     def log_prob(self, x: Any) -> Float[Array, "*shape"]:
@@ -320,8 +328,9 @@ class Sampler(eqx.Module):
             n: how many draws there are in all.
             size: how many come at once; chosen here if None. The last may be fewer.
         """
-        key, (n,) = as_key(key), _shape(n)
-        size = min(self.block_size if size is None else size, n)
+        key, (n,) = one_key(key), _shape(whole_number("n", n, least=0))
+        size = self.block_size if size is None else whole_number("size", size)
+        size = min(size, n)
         return self._iter_batches(key, n, size)
 
     def _iter_batches(self, key, n: int, size: int) -> Iterator[Any]:

@@ -241,7 +241,10 @@ class Structure:
     def batched(self, tree: Any) -> tuple[Any, tuple[int, ...]]:
         """A tree of points as arrays of floats, and the leading shape they share."""
         self._check_tree(tree)
-        tree = jax.tree.map(lambda a: jnp.asarray(a, float), tree)
+        try:
+            tree = jax.tree.map(lambda a: jnp.asarray(a, float), tree)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"The points must be numbers ({error}).") from error
         leading = None
         for leaf, value in zip(self.leaves, jax.tree.leaves(tree), strict=True):
             cut = value.ndim - len(leaf.shape)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key, PRNGKeyArray
 from pushforward.errors import UsageError
 from pushforward.methods import AbstractMethod, default
 from pushforward.methods.base import AbstractTask
-from pushforward.targets.arguments import as_key, as_target
+from pushforward.targets.arguments import as_key, as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.training import session
 from pushforward.training.callback import Callback, Event
@@ -86,10 +86,11 @@ def fit(
         A `Fit`, with the sampler, how training ended, the history and the config. After
         Ctrl-C the sampler is as it was then, and an `UnfinishedWarning` says so.
     """
-    key, target = as_key(key), as_target(target)
+    key, target = one_key(key), as_target(target)
     learner = _method(method, target, batch_size)
     steps = None if steps is None else whole_number("steps", steps)
     session.require_callback(callback, callback_every, watch, watch_every)
+    session.require_seconds(checkpoint_seconds)
     with session.opened(out, resume=resume) as directory:
 
         def describe() -> Config:
@@ -157,6 +158,8 @@ def fit_many(
             f"got the shape {keys.shape}."
         )
     alone = isinstance(target, AbstractTarget)
+    if not alone and not isinstance(target, Sequence):
+        as_target(target)
     targets = [target] * keys.shape[0] if alone else list(target)
     if len(targets) != keys.shape[0]:
         raise UsageError(

@@ -415,7 +415,9 @@ class _Run:
             result, own = _of_seed(whole, i) if many else whole
             status = Status.FINISHED if finished else Status.INTERRUPTED
             rows = _rows_of(self.rows, i if many else None)
-            if ended[i] != NOT_ENDED and broken[i]:
+            # Shorter than it takes to give up, but nothing was ever learnt.
+            nothing = 0 < sum(made) <= int(skipped[i])
+            if (ended[i] != NOT_ENDED and broken[i]) or (finished and nothing):
                 status = Status.FROZEN if many else Status.NONFINITE
             elif ended[i] != NOT_ENDED:
                 status = Status.STOPPED

@@ -127,6 +127,14 @@ def require_callback(
         )
 
 
+def require_seconds(seconds: Any) -> None:
+    """Refuses what is no time between two checkpoints; an infinite one is never."""
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise UsageError(
+            f"checkpoint_seconds must be a number of at least 0, not {seconds!r}."
+        )
+
+
 def report_ending(trained: AbstractTrained, *, throw: bool) -> None:
     """Raises if training broke down, and warns if it was interrupted."""
     broken = (Status.NONFINITE, Status.NONFINITE_DRAWS)
