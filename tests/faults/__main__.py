@@ -30,14 +30,16 @@ SCALES = {
     "environments": {"quick": 1, "cpu": 12, "hour": 12},
     "memory": {"quick": 6, "cpu": 50, "hour": 50},
 }
-# The module where a campaign is, if it has another name.
-MODULES = {"signals": "kills", "writes": "kills"}
+# These three are in one module, by their names.
+KILLING = ("kills", "signals", "writes")
 
 
 def run_one(name: str, seed: int, count: int) -> dict:
     """Runs a campaign in this process."""
-    module = importlib.import_module(f".{MODULES.get(name, name)}", __package__)
-    function = getattr(module, name, None) or module.campaign
+    module = importlib.import_module(
+        f".{'kills' if name in KILLING else name}", __package__
+    )
+    function = getattr(module, name if name in KILLING else "campaign")
     begun = time.monotonic()
     tally = function(seed, count)
     return {
@@ -48,6 +50,16 @@ def run_one(name: str, seed: int, count: int) -> dict:
         "failures": dict(sorted(tally.failures.items())),
         "examples": tally.examples,
         "numbers": {k: round(v, 3) for k, v in sorted(tally.numbers.items())},
+    }
+
+
+def _environment() -> dict[str, str]:
+    """Of a campaign: this checkout's package, compiled without optimising it."""
+    path = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
 
 
@@ -83,7 +95,7 @@ def main() -> int:
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+            env=_environment(),
         )
         lines = done.stdout.splitlines()
         if done.returncode or not lines:

@@ -1,7 +1,8 @@
 """Processes that are killed, or asked to end, at any moment; writes that are cut off.
 
-Children are forked from a process that has imported everything and computed nothing:
-none has to start Python anew.
+Children are forked from a process that has imported what is large and computed nothing:
+none has to start Python anew. Only children touch a name of pushforward: BlackJAX,
+which it imports, computes as it is imported, and what has computed cannot be forked.
 """
 
 import os
@@ -11,24 +12,32 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import equinox  # noqa: F401
 import jax
+import jaxtyping  # noqa: F401
 import numpy as np
+import optax  # noqa: F401
 import safetensors.numpy
+import scipy.stats  # noqa: F401
 
 import pushforward as pf
-from pushforward import methods, networks
-from pushforward.cli import main as _main  # noqa: F401  (imported before the fork)
-from pushforward.training.rundir import STATE_FORMAT  # noqa: F401
 
 from .tally import Tally
 
-TINY = {"network": networks.residual(8, 1), "batch_size": 32, "particles": 64}
+
+def _score_based(method: Callable) -> Any:
+    network = pf.networks.residual(8, 1)
+    sizes = {"steps": 4000, "batch_size": 32, "particles": 64}
+    return method(network=network, score_warmup=20, score_steps=1, **sizes)
+
+
 METHODS = {
-    "dft": lambda: methods.DFT(steps=4000, score_warmup=20, score_steps=1, **TINY),
-    "kl": lambda: methods.KL(steps=4000, score_warmup=20, score_steps=1, **TINY),
-    "transport": lambda: methods.Transport(
-        network=networks.mixture(width=8), steps=4000, batch_size=32
+    "dft": lambda: _score_based(pf.methods.DFT),
+    "kl": lambda: _score_based(pf.methods.KL),
+    "transport": lambda: pf.methods.Transport(
+        network=pf.networks.mixture(width=8), steps=4000, batch_size=32
     ),
 }
 # What a run leaves when it is done, and nothing else.
@@ -50,14 +59,14 @@ def _fit(method: str, out: Path, cache: Path) -> None:
 
 def _saves(path: Path) -> None:
     sampler = pf.Sampler.from_network(
-        networks.MLP(256, 256, 512, 3, key=jax.random.key(0))
+        pf.networks.MLP(256, 256, 512, 3, key=jax.random.key(0))
     )
     while True:
         sampler.save(path)
 
 
 def _streams(path: Path) -> None:
-    sampler = pf.Sampler.from_network(networks.AffineMap(4))
+    sampler = pf.Sampler.from_network(pf.networks.AffineMap(4))
     while True:
         sampler.stream(jax.random.key(0), 2_000_000, path)
 
@@ -222,7 +231,7 @@ def _whole(path: Path, save: bool) -> None:
     if path.exists():
         whole = pf.load(path) if save else np.load(path, mmap_mode="r")
         assert isinstance(whole, pf.Sampler) or whole.shape == (2_000_000, 4)
-    sampler = pf.Sampler.from_network(networks.AffineMap(4))
+    sampler = pf.Sampler.from_network(pf.networks.AffineMap(4))
     if save:
         sampler.save(path)
     else:

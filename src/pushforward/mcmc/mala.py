@@ -116,7 +116,7 @@ def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) ->
     """
     key, target = one_key(key), as_target(target)
     target.require_density("refine")
-    steps = whole_number("steps", steps, least=0)
+    steps = whole_number("steps", steps, least=0, most=2**31 - 1)
     flat = target.structure.flatten_draws(draws)
     if len(flat) <= target.dim:
         raise UsageError(

@@ -6,6 +6,7 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.methods import AbstractMethod
 from pushforward.methods.base import AbstractTask
 from pushforward.targets.arguments import one_key
 from pushforward.training import session
@@ -52,13 +53,13 @@ def train(
         A `Trained`, with what was learnt, how it ended, the history and the config.
     """
     key = one_key(key)
-    if not isinstance(task, AbstractTask):
-        raise UsageError(
-            "task must be a subclass of AbstractTask, and it is a "
-            f"{type(task).__name__}."
-        )
     session.require_seconds(checkpoint_seconds)
     session.require_callback(callback, callback_every, watch, watch_every)
+    if isinstance(task, AbstractMethod) or not isinstance(task, AbstractTask):
+        raise UsageError(
+            "task must be a task of your own, of a subclass of AbstractTask, not a "
+            f"{type(task).__name__}; methods of samplers are for fit."
+        )
     if steps is not None:
         steps = whole_number("steps", steps)
     with session.opened(out, resume=resume) as directory:
