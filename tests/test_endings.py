@@ -242,7 +242,10 @@ def test_a_signal_ends_a_command_after_its_checkpoint(
     words = ["fit", "gaussian", "--method", "gaussian", "--steps", "40", "--out", "run"]
     before = signal.getsignal(getattr(signal, name))
     assert main([*words, "--batch-size", "8", "--quiet"]) == status
-    assert said(capsys) == f"stopped by {name}."
+    assert said(capsys) == (
+        f"stopped by {name}; what it had learnt by then is in run: to go on, repeat "
+        "the same with --resume."
+    )
     assert signal.getsignal(getattr(signal, name)) is before
     assert (here / "run" / "state.safetensors").exists()
     monkeypatch.undo()

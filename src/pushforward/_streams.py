@@ -65,6 +65,8 @@ class Terminated(BaseException):
     def __init__(self, number: int):
         super().__init__(number)
         self.number, self.name = number, signal.Signals(number).name
+        # What to do next, where a command knows it.
+        self.advice = ""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except _streams.Terminated as stop:
-        _say(f"stopped by {stop.name}.")
+        _say(f"stopped by {stop.name}{stop.advice}.")
         return 128 + stop.number
     except KeyboardInterrupt:
         _say("interrupted.")
@@ -256,21 +256,29 @@ def _fit(arguments: Fit) -> int:
     method: Any = None
     if arguments.method != "default":
         method = registry[arguments.method]()
-    fit = pf.fit(
-        key,
-        target,
-        method,
-        steps=arguments.steps,
-        batch_size=arguments.batch_size,
-        out=arguments.out,
-        resume=arguments.resume,
-        progress=not arguments.quiet,
-        spec={
-            "target": arguments.target,
-            "dim": arguments.dim,
-            "folder": str(Path.cwd()),
-        },
-    )
+    try:
+        fit = pf.fit(
+            key,
+            target,
+            method,
+            steps=arguments.steps,
+            batch_size=arguments.batch_size,
+            out=arguments.out,
+            resume=arguments.resume,
+            progress=not arguments.quiet,
+            spec={
+                "target": arguments.target,
+                "dim": arguments.dim,
+                "folder": str(Path.cwd()),
+            },
+        )
+    except _streams.Terminated as stop:
+        if (arguments.out / "state.safetensors").exists():
+            stop.advice = (
+                f"; what it had learnt by then is in {arguments.out}: to go on, repeat "
+                "the same with --resume"
+            )
+        raise
     if fit.status is pf.Status.INTERRUPTED:
         print(fit.message, file=sys.stderr)
         return INTERRUPTED
