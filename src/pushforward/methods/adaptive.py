@@ -69,8 +69,8 @@ _LAST_SHARE = 0.4
 # The weight of the forward KL beside the reverse KL, at first.
 _FORWARD = 0.2
 # In few dimensions the mixture has as many components as exploration's particles tell
-# apart: a covariance for every so many of them and dimension. Rings and arcs have maxima
-# anywhere or nowhere, so that the number of maxima says little. At least these.
+# apart: a covariance for every so many of them and dimension. Rings and arcs have
+# maxima anywhere or nowhere, so that the number of maxima says little. At least these.
 _PARTICLES_EACH = 16
 _COMPONENTS = 16
 
