@@ -10,7 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from pushforward.errors import FileError, MissingDependencyError
-from pushforward.report.plots import draws_figure
+from pushforward.reporting.plot import draws_figure
 from pushforward.targets import Target, catalogue, constrained
 
 KEYS = jax.random.split(jax.random.key(0), 2)
@@ -68,6 +68,6 @@ def test_a_place_that_does_not_exist(tmp_path):
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "pushforward.report.plots")
+    monkeypatch.delitem(sys.modules, "pushforward.reporting.plot")
     with pytest.raises(MissingDependencyError, match=r"pushforward\[plots"):
-        importlib.import_module("pushforward.report.plots")
+        importlib.import_module("pushforward.reporting.plot")

@@ -1,7 +1,8 @@
 """The run directory: config.json, state.safetensors, metrics.jsonl, the sampler.
 
 Every file is written under a temporary name and moved into place. The state is the
-truth: metric lines later than it are cut on resume.
+truth: metric lines later than it are cut on resume. How the last call of `fit` ended is
+in ending.json, for people and for the page of a run.
 """
 
 import json
@@ -55,7 +56,7 @@ OF_0_1 = "of_version_0_1"
 STATE_FORMAT = _io.Format("state", 2, {1: _upgrade_state_1})
 CONFIG_FORMAT = _io.Format("config", 2, {1: _upgrade_config_1})
 CONFIG, STATE, METRICS = "config.json", "state.safetensors", "metrics.jsonl"
-SAMPLER = "sampler.safetensors"
+SAMPLER, ENDING = "sampler.safetensors", "ending.json"
 
 
 class RunDirectory:
@@ -72,7 +73,7 @@ class RunDirectory:
         """Starts a run: the directory and its config."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in (STATE, METRICS, SAMPLER):
+            for name in (STATE, METRICS, SAMPLER, ENDING):
                 (self.path / name).unlink(missing_ok=True)
         except OSError as error:
             raise _files.explain(self.path, error) from error
@@ -126,15 +127,47 @@ class RunDirectory:
         except OSError as error:
             raise _files.explain(path, error) from error
 
+    def write_ending(self, ending: dict[str, Any]) -> None:
+        """Writes how a call of `fit` ended, as plain names and numbers."""
+        plain = {k: v if _is_json(v) else None for k, v in ending.items()}
+        _files.write_json(self.path / ENDING, plain)
+
+    def read_ending(self) -> dict[str, Any]:
+        """What `write_ending` wrote; nothing where it has not been written."""
+        path = self.path / ENDING
+        if not path.exists():
+            return {}
+        try:
+            ending = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileError(
+                f"{path} is damaged and cannot be read ({error}); without it the run "
+                "can be used as before, so delete it."
+            ) from error
+        return ending if isinstance(ending, dict) else {}
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl, or none where it has not been written."""
+        path = self.path / METRICS
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        try:
+            return _rows(lines)
+        except ValueError as error:
+            raise FileError(
+                f"{path} is damaged and cannot be read ({error})."
+            ) from error
+
     def cut_metrics(self, rows: int) -> list[dict[str, Any]]:
         """Keeps the first `rows` lines, which it returns: the rest is done again."""
         path = self.path / METRICS
         lines = path.read_text().splitlines()[:rows] if path.exists() else []
         _files.write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
-        kept = [json.loads(line) for line in lines]
-        return [
-            {k: math.nan if v is None else v for k, v in row.items()} for row in kept
-        ]
+        return _rows(lines)
+
+
+def _rows(lines: list[str]) -> list[dict[str, Any]]:
+    kept = [json.loads(line) for line in lines]
+    return [{k: math.nan if v is None else v for k, v in row.items()} for row in kept]
 
 
 def _is_json(value: Any) -> bool:
