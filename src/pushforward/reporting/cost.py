@@ -19,7 +19,7 @@ from pushforward.targets.base import AbstractTarget
 _TIMED, _TIMED_NUMBERS = 100_000, 2**22
 # The chains that the cost is compared with.
 _CHAINS, _WARMUP, _CHAIN_DRAWS = 4, 300, 300
-_MAX_NUTS_DIM, _MAX_RHAT = 100, 1.05
+MAX_NUTS_DIM, _MAX_RHAT = 100, 1.05
 # Sums over more data than this take too long to be moved by MCMC for a picture.
 MAX_TERMS = 10_000
 
@@ -66,7 +66,7 @@ def beside_nuts(
         omitted.append(f"{what}: {reason}")
     elif run.get("evaluations") is None:
         omitted.append(f"{what}: it is not known what training cost")
-    elif target.dim > _MAX_NUTS_DIM or target.num_terms > MAX_TERMS:
+    elif target.dim > MAX_NUTS_DIM or target.num_terms > MAX_TERMS:
         omitted.append(f"{what}: NUTS takes too long here to be run for a page")
     elif evidence is None or len(evidence.sample.draws) < _CHAINS:
         omitted.append(f"{what}: there are no draws to start it from")
