@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pushforward import _html
 from pushforward.diagnostics import stationarity
 from pushforward.diagnostics.arguments import MIN_DRAWS, take_draws
 from pushforward.diagnostics.budget import Budget
@@ -91,6 +92,28 @@ class Verdict:
         headline = word.upper() if self.outcome is Outcome.FAILED else word
         lines = [f"{headline}: {self.summary}", f"Tested: {tested}"]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sentence, and a row for each test."""
+        rows = [
+            [
+                f.outcome.value,
+                f.name,
+                *(
+                    "" if value is None else f"{value:.3g}"
+                    for value in (f.statistic, f.reference, f.p_value)
+                ),
+                f.sentence,
+            ]
+            for f in self.findings
+        ]
+        columns = ("outcome", "test", "draws", "reference", "p", "what it found")
+        tested = f"{self.n:,} draws against {self.reference}."
+        return (
+            _html.heading(self.outcome.value, self.summary)
+            + _html.heading("tested", tested)
+            + _html.table(rows, columns)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain names and numbers, as JSON holds them."""

@@ -184,7 +184,9 @@ def pairs(
                 panel.set_xlabel(names[j])
             if column == 0 and row:
                 panel.set_ylabel(names[i])
-    panels[0, 0].legend(fontsize=7)
+    panels[0, 0].figure.legend(
+        *panels[0, 0].get_legend_handles_labels(), loc="upper right", fontsize=8
+    )
     return panels
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
+from pushforward import _html
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 from pushforward.training.history import History
@@ -213,6 +214,18 @@ class Fit(AbstractTrained):
             which = "a doubt" if one else f"{len(self.doubts)} doubts"
             text += f" There {'is' if one else 'are'} {which} about the density."
         return text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [
+            ("method", self.config["method"]["name"]),
+            ("target", self._subject),
+            *((name, f"{value:.4g}") for name, value in self.history.last),
+            ("history", f"{len(self.history)} rows, in .history"),
+            *(("doubt", doubt) for doubt in self.doubts),
+        ]
+        name = self.status.name.lower().replace("_", " ")
+        return _html.heading(name, self.message) + _html.table(rows)
 
     def __str__(self) -> str:
         return "\n".join(
