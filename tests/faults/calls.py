@@ -49,7 +49,8 @@ def things(folder: Path) -> dict[str, list[Any]]:
             pf.ScoreTarget(lambda x: -x, dim=2), pf.targets.get("gaussian"),
         ],
         "sampler": [
-            sampler, networks.AffineMap(2), pf.Target(_log_density, dim=2), None, "a.pf",
+            sampler, networks.AffineMap(2), pf.Target(_log_density, dim=2), None,
+            "a.pf",
             sampler.unconstrained(), pf.Sampler.from_network(networks.AffineMap(3)),
         ],
         "draws": [
@@ -76,9 +77,12 @@ def things(folder: Path) -> dict[str, list[Any]]:
             methods.Gaussian(steps=3, batch_size=8, particles=16), methods.Gaussian,
             "gaussian", None, 5,
         ],
-        "function": [_log_density, None, 5, "f", len, print, lambda: 0.0, jnp.sum, dict],
+        "function": [
+            _log_density, None, 5, "f", len, print, lambda: 0.0, jnp.sum, dict,
+        ],
         "network": [
-            networks.AffineMap(2), networks.affine(), None, 5, "mlp", networks.AffineMap,
+            networks.AffineMap(2), networks.affine(), None, 5, "mlp",
+            networks.AffineMap,
         ],
         "text": ["donut", "gaussian", "nope", "", None, 5, "a.py:b"],
         "any": [None, 5, "x", -1.5, [], {}, object(), float("nan"), b"", lambda: 0],

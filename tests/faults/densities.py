@@ -1,4 +1,4 @@
-"""Proper densities that nobody wrote by hand: let in, explored, and some of them fitted.
+"""Proper densities that nobody wrote by hand: let in, explored, some of them fitted.
 
 Hypothesis puts them together, so that a failure shrinks to a small one. The numbers of
 a density are arrays, so that densities of one form share their programs.
@@ -139,7 +139,7 @@ def cases(draw) -> Case:
 
 
 def campaign(seed: int, count: int) -> Tally:
-    """Each through the examination and a short exploration; one in ten through a fit."""
+    """Each through examination and a short exploration; one in ten through a fit."""
     tally, number = Tally(), [0]
 
     @hypothesis.seed(seed)
