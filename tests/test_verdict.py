@@ -119,14 +119,14 @@ def test_a_mode_out_of_the_reference_s_reach_is_not_held_against_the_draws(share
 
 def test_a_given_reference_is_used_and_judged(mog2):
     draws = mog2.sample(jax.random.key(0), N)
-    good = mog2.sample(jax.random.key(1), 3000)
+    good = mog2.sample(jax.random.key(1), 6000)
     verdict = check(jax.random.key(2), mog2, draws, reference=good, n=N)
     assert verdict.outcome is Outcome.PASSED
-    assert verdict.reference == "2,000 of the 3,000 draws you gave"
+    assert verdict.reference == "5,000 of the 6,000 draws you gave"
     # A reference of some other target cannot condemn draws that fit this one.
     verdict = check(jax.random.key(2), mog2, draws, reference=good + 1.0, n=N)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "the 3,000 draws you gave" in verdict.summary
+    assert "the 6,000 draws you gave" in verdict.summary
     # But draws that fail on their own fail whatever the reference is.
     verdict = check(jax.random.key(2), mog2, draws + 1.0, reference=good + 1.0, n=N)
     assert verdict.outcome is Outcome.FAILED
@@ -155,7 +155,7 @@ def test_a_reference_from_a_chain_is_worth_its_effective_size():
         assert "the 8,000 draws you gave, worth" in made.description
     # Independent draws are worth what they are, and a part of them is as well.
     made = make_reference(
-        jax.random.key(0), target, rng.standard_normal((8000, 2)), 1000
+        jax.random.key(0), target, rng.standard_normal((8000, 2)), 400
     )
     assert len(made.draws) == 4000 and made.ess > 3500
     assert made.description == "4,000 of the 8,000 draws you gave"

@@ -30,8 +30,9 @@ from pushforward.targets.preconditioner import Preconditioned, Preconditioner
 # Particles of each of the two runs.
 PARTICLES = 4096
 
-# Reference draws used for each draw that is judged, where there are as many.
-_FACTOR = 4
+# Reference draws used for each draw that is judged, where there are as many: what lies
+# far out is rare, and a tail that is cut off at 99.5 % takes so many to be seen.
+_FACTOR = 10
 
 # Evaluations of one particle in a run and the rejuvenation after it, roughly; times
 # the particles and the data this is what a reference made here may cost where the
