@@ -242,7 +242,7 @@ def test_a_score_alone():
     verdict = check(jax.random.key(1), target, draws, n=N)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "only a score" in verdict.summary
-    assert [f.name for f in verdict.findings] == ["Stein discrepancy"]
+    assert [f.name for f in verdict.findings] == ["Stein discrepancy", "repeats"]
     assert check(jax.random.key(1), target, 1.3 * draws, n=N).outcome is Outcome.FAILED
     target = pf.ScoreTarget(lambda x: -x, 2, sample=exact)
     verdict = check(jax.random.key(1), target, draws, n=N)

@@ -10,8 +10,10 @@ from pushforward.diagnostics.permutations import sequential_p_value
 from pushforward.diagnostics.two_sample import RobustScaler
 
 # A close pair is one much closer than the k-th neighbour is: the second shows pairs of
-# copies, the others groups of up to as many.
+# copies, the others groups of up to as many. A narrow mode is not taken for a group
+# unless it holds less than this share of the draws.
 _RANKS = (2, 10, 50)
+_LARGEST = 1 / 8
 
 # How much closer, on the scales on which this is asked.
 _RATIOS = 10.0 ** np.arange(-7, 0)
@@ -97,6 +99,7 @@ class Neighbours:
             (float(stats.poisson.sf(len(self.close(i, t)) - 1, n * mean)), i, -t)
             for i, k in enumerate(_RANKS)
             for t in _RATIOS
+            if k == 2 or k <= _LARGEST * n
             if (mean := (k - 1) * t + TOLERATED) < 1
         ]
         # Of several that are equally clear, pairs before groups, and most of them.
