@@ -92,14 +92,13 @@ def test_a_tail_that_is_cut_off_has_the_chance_of_the_closed_form():
     assert found.share == 0 and found.reference >= (k - 1) / m
 
 
-@pytest.mark.parametrize("dim", [2, 5])
-@pytest.mark.parametrize(("kept", "least"), [(0.98, 10), (0.995, 6)])
+@pytest.mark.parametrize(("dim", "kept", "least"), [(2, 0.98, 6), (5, 0.995, 4)])
 def test_cut_tails_are_seen(dim, kept, least):
     """At 99.5 % ten of 2,000 draws are missing: exact ones miss them once in 20,000."""
     rng = np.random.default_rng(0)
     cut = np.quantile(log_density(student(rng, 100_000, dim)), 1 - kept)
     seen = 0
-    for _ in range(10):
+    for _ in range(6):
         draws = student(rng, 4000, dim)
         draws = draws[log_density(draws) > cut][:2000]
         found = compare(rng, draws, student(rng, 20_000, dim), level=LEVEL)
@@ -123,12 +122,11 @@ def target():
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("kept", [0.98, 0.9])
-def test_the_verdict_sees_cut_tails(target, kept):
+def test_the_verdict_sees_cut_tails(target):
     """It used to pass them."""
     draws = np.asarray(target.sample(jax.random.key(0), 1500), float)
     values = log_density(draws)
-    draws = draws[values > np.quantile(values, 1 - kept)][:1000]
+    draws = draws[values > np.quantile(values, 0.02)][:1000]
     verdict = check(jax.random.key(1), target, draws, n=1000)
     found = next(f for f in verdict.findings if f.name == "extremes")
     assert verdict.outcome is found.outcome is Outcome.FAILED

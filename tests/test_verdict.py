@@ -15,12 +15,19 @@ from pushforward import mcmc
 from pushforward.diagnostics import Outcome, check, sliced_w2, stationarity
 from pushforward.diagnostics.evaluation import Sample, log_densities
 from pushforward.diagnostics.permutations import num_permutations
-from pushforward.diagnostics.reference import DOUBT, make_reference, percent, point
+from pushforward.diagnostics.reference import (
+    DOUBT,
+    Reference,
+    make_reference,
+    percent,
+    point,
+)
 from pushforward.diagnostics.tests import TESTS, Evidence
 from pushforward.diagnostics.two_sample import (
     MeanChange,
     RobustScaler,
     SlicedW2,
+    compare_scores,
     kolmogorov_smirnov,
 )
 from pushforward.errors import UsageError
@@ -497,6 +504,81 @@ def test_kolmogorov_smirnov_agrees_with_scipy():
     np.testing.assert_allclose(p_values, expected.pvalue, rtol=1e-6)
     # A reference of fewer independent draws says less.
     assert np.all(kolmogorov_smirnov(x, y, 100.0)[1] > p_values)
+
+
+def bent_pair(rng, n, shift=0.0, spread=1.0, correlation=0.0):
+    """Coordinates with heavy and with skewed tails, and what is wrong with them."""
+    z = spread * rng.standard_normal((n, 3)) + shift
+    z[:, 2] = correlation * z[:, 1] + np.sqrt(1 - correlation**2) * z[:, 2]
+    return np.column_stack([np.sinh(2 * z[:, 0]), np.exp(z[:, 1]), z[:, 2]])
+
+
+def test_moments_of_one_law_differ_as_often_as_the_level_says():
+    rng = np.random.default_rng(0)
+    p_values = np.array(
+        [
+            compare_scores(
+                bent_pair(rng, 200, correlation=0.5),
+                bent_pair(rng, 600, correlation=0.5),
+                600.0,
+            ).p_value
+            for _ in range(500)
+        ]
+    )
+    for level in (0.01, 0.1):
+        found = int(np.sum(p_values <= level))
+        assert stats.binom.sf(found - 1, len(p_values), level) > 1e-3
+    # A reference of copies is worth what it is worth.
+    p_values = np.array(
+        [
+            compare_scores(
+                bent_pair(rng, 400), np.repeat(bent_pair(rng, 200), 4, axis=0), 200.0
+            ).p_value
+            for _ in range(200)
+        ]
+    )
+    assert np.mean(p_values <= 0.1) < 0.17
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"shift": 0.12}, "mean"),
+        ({"spread": 0.9}, "spread"),
+        ({"correlation": 0.15}, "correlation"),
+    ],
+)
+def test_a_moment_that_is_off_is_named(wrong, what):
+    rng = np.random.default_rng(0)
+    x, y = bent_pair(rng, 2000, **wrong), bent_pair(rng, 20_000)
+    found = compare_scores(x, y, 20_000.0)
+    assert found.p_value < 1e-3 and found.what == what
+    if what == "correlation":
+        assert found.coordinates == (1, 2)
+        assert found.own == pytest.approx(0.15, abs=0.05)
+    # One coordinate has no correlation, and a constant one no spread.
+    assert compare_scores(y[:500, :1], y[500:1000, :1], 500.0).p_value > 1e-3
+    assert compare_scores(np.zeros((9, 2)), np.zeros((9, 2)), 9.0).p_value == 1
+
+
+def test_a_reference_may_be_made_once(mog2):
+    made = make_reference(jax.random.key(0), mog2, None, N)
+    assert isinstance(made, Reference)
+    draws = mog2.sample(jax.random.key(1), N)
+    verdict = check(jax.random.key(2), mog2, draws, made, n=N)
+    assert verdict.outcome is Outcome.PASSED and verdict.reference == "exact draws"
+    # What was spent on it is not spent again.
+    whole = check(jax.random.key(2), mog2, draws, n=N)
+    assert verdict.evaluations < whole.evaluations
+    # Its parts are others every time.
+    again = [make_reference(jax.random.key(i), mog2, made, N) for i in range(2)]
+    assert not np.array_equal(again[0].draws, again[1].draws)
+    np.testing.assert_allclose(
+        log_densities(mog2, again[0].draws), again[0].log_densities
+    )
+    other = pf.Target(lambda x: -jnp.sum(x**2), dim=3)
+    with pytest.raises(UsageError, match="has 2 coordinates, and the target has 3"):
+        check(jax.random.key(2), other, np.zeros((N, 3)), made, n=N)
 
 
 def test_the_scaler_bends_only_heavy_tails():

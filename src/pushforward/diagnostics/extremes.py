@@ -16,7 +16,7 @@ _SHARE, _MOST = 0.05, 500
 # The handicap of what is less telling than tails that are missing all around, or that
 # reach beyond all of the reference: a line with points of both samples beyond it, and
 # all coordinates together.
-_BOTH, _COORDINATES = 5.0, 5.0
+_BOTH, _COORDINATES = 20.0, 20.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,8 @@ def compare_extremes(
         used, top = np.unique(top, return_inverse=True)
         top = top.reshape(len(handicaps), depth)
         starts = np.concatenate([[0], lines[:-1] + 1])
-        table = _score(*np.mgrid[: depth + 1, : depth + 1].astype(float), n / (n + m))
+        counted = np.arange(depth + 1.0)
+        table = _score(counted[:, None], counted, n / (n + m))
 
         def permuted():
             among = rng.hypergeometric(n, m, len(used))

@@ -138,6 +138,7 @@ def check(
     - mode weights (Fisher's exact test, mode by mode), a lacking mode named;
     - sliced W2 and MMD (permutation tests);
     - each coordinate, and the log density, alone (Kolmogorov-Smirnov);
+    - moments: means, spreads and correlations, of normal scores (Welch);
     - extremes: whether as many draws lie far out as should, by the log density, the
       distance from the centre and each coordinate (a permutation test), so that tails
       that are cut off, or too heavy, are seen;
@@ -170,7 +171,8 @@ def check(
         draws: Draws in the user's own tree, or a `Sampler`.
         reference: Reference draws in the same tree, in the order in which they were
             drawn, so that their correlation can be seen. Their leading axis is the
-            draws; or there are two, chains and draws.
+            draws; or there are two, chains and draws. Or a `diagnostics.Reference`,
+            made once (`diagnostics.make_reference`) for many checks.
         n: How many draws are tested; of more a random part is taken, always of this
             size, so that the verdict does not depend on how many were given.
         max_evaluations: How many evaluations of the target may be spent; without a

@@ -6,6 +6,7 @@ from pushforward.diagnostics.tests.log_density import LOG_DENSITY
 from pushforward.diagnostics.tests.marginals import MARGINALS
 from pushforward.diagnostics.tests.mmd import MMD
 from pushforward.diagnostics.tests.mode_weights import MODE_WEIGHTS
+from pushforward.diagnostics.tests.moments import MOMENTS
 from pushforward.diagnostics.tests.repeats import REPEATS
 from pushforward.diagnostics.tests.sliced_w2 import SLICED_W2
 from pushforward.diagnostics.tests.stationarity import STATIONARITY
@@ -20,6 +21,7 @@ TESTS: tuple[StatisticalTest, ...] = (
     SLICED_W2,
     MMD,
     MARGINALS,
+    MOMENTS,
     EXTREMES,
     WEIGHTED_EXTREMES,
     REPEATS,
