@@ -1,4 +1,4 @@
-"""Renders docs/benchmarks.md from the files in results/."""
+"""Renders docs/benchmarks.md and docs/verdict.md from the files in results/."""
 
 import json
 from collections.abc import Sequence
@@ -232,6 +232,103 @@ tried; convolutions of the network's own sizes, alone, run at {low:.0f} to {high
 """
 
 
+_SYMBOLS = {"failed": "✗", "inconclusive": "?", "passed": "✓", None: "·"}
+
+
+def verdict_page(result: dict[str, Any]) -> str:
+    """The page `docs/verdict.md`: what `check` catches, and what exact draws get."""
+    rows = result["rows"]
+    exact = [r for r in rows if r["kind"] == "exact draws"]
+    bad = [r for r in rows if r["kind"] != "exact draws"]
+    sizes, main = sorted({r["n"] for r in bad}), 2000
+    found = {(r["target"], r["kind"], r["n"]): r["outcome"] for r in bad}
+    counted = [
+        (target, kind, found.get((target, kind, main)))
+        for target, kind in result["counted"]
+    ]
+    targets = list(dict.fromkeys(target for target, _, _ in counted))
+
+    def tally(outcomes: Sequence[str | None]) -> list[str]:
+        names = ("failed", "inconclusive", "passed", None)
+        return [str(list(outcomes).count(name)) for name in names]
+
+    def cell(target: str, kind: str) -> str:
+        return " ".join(_SYMBOLS[found.get((target, kind, n))] for n in sizes)
+
+    kinds = dict.fromkeys(r["kind"] for r in bad)
+    everywhere = [k for k in kinds if len({t for t, kind, _ in found if kind == k}) > 1]
+    alike = [[k, *(cell(t, k) for t in targets)] for k in everywhere]
+    own = [
+        [f"`{t}`", k, cell(t, k)]
+        for t in targets
+        for k in kinds
+        if k not in everywhere and any((t, k, n) in found for n in sizes)
+    ]
+    missed = [
+        f"{kind} of `{target}` ({outcome or 'not run'})"
+        for target, kind, outcome in counted
+        if outcome != "failed"
+    ]
+    names = dict.fromkeys(name for r in bad for name in r["p_values"])
+    at_main = [r["failed"] for r in bad if r["n"] == main]
+    tests = [
+        [
+            name,
+            str(sum(name in failed for failed in at_main)),
+            str(sum(failed == [name] for failed in at_main)),
+            str(sum(name in r["failed"] for r in exact)),
+        ]
+        for name in names
+    ]
+    outcomes = ["failed", "inconclusive", "passed", "not run"]
+    by_size = [
+        [f"{n:,}", *tally([r["outcome"] for r in bad if r["n"] == n])[:3]]
+        for n in sizes
+    ]
+    exact_counts = tally([r["outcome"] for r in exact])[:3]
+    shown = ", ".join(f"{n:,}" for n in sizes)
+    seconds = sorted(r["seconds"] for r in rows)[len(rows) // 2]
+    return f"""# What the verdict catches
+
+Rendered by `python benchmarks/render.py` from `results/power.json`, which
+`benchmarks/power.py` wrote; {_where(rows[0])}. A row is one call of `pf.check` on given
+draws; the reference is {result["reference"]:,} exact draws, made once a target and
+shared. A verdict took {seconds:.1f} s in the median, on a machine that did other work
+too. Each cell below is one set of draws, with one seed.
+
+## Forty bad samplers, {main:,} draws
+
+They were chosen from those below before any was tested.
+
+{table(outcomes, [tally([outcome for _, _, outcome in counted])])}
+
+Not failed: {"; ".join(missed) if missed else "none"}.
+
+## Exact draws
+
+{len(exact)} sets of {exact[0]["n"] if exact else main:,} exact draws over
+{len(targets)} targets. At most 1 % should fail.
+
+{table(outcomes[:3], [exact_counts])}
+
+## Every fault, target and size
+
+✗ failed, ? inconclusive, ✓ passed, · not run; from left to right with {shown} draws.
+
+{table(["fault", *(f"`{t}`" for t in targets)], alike)}
+
+{table(["target", "fault of its own", "verdict"], own)}
+
+{table(["draws", *outcomes[:3]], by_size)}
+
+## Which test says so
+
+Of the faults above with {main:,} draws, and of the sets of exact draws.
+
+{table(["test", "fails", "alone", "fails exact draws"], tests)}
+"""
+
+
 def plain(title: str, script: str):
     """A section that lists a result file's figures by name."""
 
@@ -260,4 +357,9 @@ if __name__ == "__main__":
     page = root / "docs" / "benchmarks.md"
     page.parent.mkdir(exist_ok=True)
     page.write_text(benchmarks_page(root / "results"))
+    print(page)
+    page = root / "docs" / "verdict.md"
+    page.write_text(
+        verdict_page(json.loads((root / "results" / "power.json").read_text("utf-8")))
+    )
     print(page)

@@ -139,4 +139,4 @@ def test_the_verdict_sees_copies():
         assert [f.name for f in verdict.findings if f.outcome == "failed"] == [
             "repeats"
         ]
-        assert "100% of the draws are copies of others, or nearly" in verdict.summary
+        assert "100 % of the draws are copies of others, or nearly" in verdict.summary

@@ -113,13 +113,14 @@ class Repetition:
 
     Attributes:
         p_value: How often exact draws would repeat as many.
-        ratio: How close pairs are, in distances of a further neighbour.
+        closeness: How many times as close a draw of a close pair is to the other one as
+            to a further neighbour, in the median; 1 where there is no such pair.
         share: The share of the draws that are one of such a pair.
         other_share: The same of the others, where there are any.
     """
 
     p_value: float
-    ratio: float
+    closeness: float
     share: float
     other_share: float | None
 
@@ -167,7 +168,9 @@ def repetition(
             for _ in range(permutations)
         )
         p_value = max(p_value, sequential_p_value(replicates))
-    return Repetition(p_value, ratio, share, other_share)
+    close = found.ratios[found.ratios[:, rank] < ratio, rank]
+    closeness = 1 / float(np.median(close)) if len(close) else 1.0
+    return Repetition(p_value, closeness, share, other_share)
 
 
 def _pairs_inside(pairs: Int[np.ndarray, "p 2"], inside: Bool[np.ndarray, " n"]) -> int:

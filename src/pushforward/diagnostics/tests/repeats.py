@@ -1,7 +1,7 @@
 """Whether draws are copies of each other, where the target's own are not."""
 
 from pushforward.diagnostics.permutations import num_permutations
-from pushforward.diagnostics.reference import generator
+from pushforward.diagnostics.reference import generator, percent
 from pushforward.diagnostics.repeats import repetition
 from pushforward.diagnostics.results import TestResult
 from pushforward.diagnostics.tests.base import StatisticalTest
@@ -27,8 +27,8 @@ def _run(key, evidence, level):
         REPEATS.name,
         found.p_value,
         level,
-        failed=f"{found.share:.0%} of the draws are copies of others, or nearly: they "
-        f"are {1 / found.ratio:,.0f} times as close to one as to the next",
+        failed=f"{percent(found.share)} of the draws are copies of others, or nearly: "
+        f"in the median {found.closeness:,.0f} times as close to one as to the next",
         passed="share of the draws that are copies of others, or nearly",
         statistic=found.share,
         reference=found.other_share,
