@@ -47,6 +47,7 @@ def test_what_a_verdict_missed_is_named():
     result = {
         "reference": 20_000,
         "counted": [["donut", "cut"], ["donut", "copied"], ["donut", "blurred"]],
+        "alike": ["cut"],
         "rows": [
             row("cut", 2000, "failed", ["extremes"]),
             row("copied", 2000, "passed", []),
