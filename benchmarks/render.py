@@ -290,10 +290,10 @@ def verdict_page(result: dict[str, Any]) -> str:
     return f"""# What the verdict catches
 
 Rendered by `python benchmarks/render.py` from `results/power.json`, which
-`benchmarks/power.py` wrote; {_where(rows[0])}. A row is one call
-of `pf.check` on given draws. The reference is {result["reference"]:,} exact draws, made
-once a target and shared. A verdict took {seconds:.1f} s in the median, on a machine that
-did other work too.
+`benchmarks/power.py` wrote; {_where(rows[0])}. A row is
+one call of `pf.check` on given draws. The reference is {result["reference"]:,} exact
+draws, made once a target and shared. A verdict took {seconds:.1f} s in the median, on a
+machine that did other work too.
 
 ## Forty bad samplers, {main:,} draws
 

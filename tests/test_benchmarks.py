@@ -56,11 +56,11 @@ def test_what_a_verdict_missed_is_named():
         ],
     }
     page = verdict_page(result)
-    assert "| 1 | 0 | 1 | 1 |" in page
-    assert (
-        "Not failed: copied of `donut` (passed); blurred of `donut` (not run)." in page
-    )
+    assert "| 0 | 2 | 1 | 0 | 1 |" in page
+    assert "Not failed: copied of `donut`, seed 0 (passed)." in page
+    assert "| cut | · ✗ |" in page
     assert "| `donut` | copied | ? ✓ |" in page
+    assert "| `donut` | blurred | · · |" in page
     assert "| extremes | 1 | 1 | 0 |" in page
 
 
