@@ -26,7 +26,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 --dist loa
 .NOTPARALLEL:
 .PHONY: help install demo test test-fast test-x64 test-x64-core test-slow lint \
 	format typecheck \
-	bench faults clean
+	bench faults docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' \
@@ -71,10 +71,24 @@ faults: $(STAMP)  ## about an hour of faults: kills, damaged files, odd calls
 	$(BIN)/python -m tests.faults --scale $(SCALE) --seed $(SEED) --out results/faults.json
 	$(BIN)/python -m tests.faults.render
 
+docs: $(VENV)/.docs  ## build the documentation site into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site is in site/index.html."
+
 clean:  ## remove .venv, caches and built packages; runs and results stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist site
 	find src reproduction tests benchmarks examples -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/.docs: $(STAMP)
+	@set -eu; uv=$$(command -v uv || true); \
+	if test -n "$$uv"; then \
+		"$$uv" pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[docs]'; \
+	else \
+		$(BIN)/python -m pip install -qq --disable-pip-version-check \
+			-c constraints.txt -e '.[docs]'; \
+	fi; \
+	touch $@
 
 # An interpreter counts only if it runs: a name on PATH may be an empty shim. Where
 # there is none, uv fetches one.

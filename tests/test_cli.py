@@ -121,7 +121,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"pushforward {pushforward.__version__}\n"
 
 
-COMMANDS = ["demo", "fit", "sample", "check", "targets"]
+COMMANDS = ["demo", "fit", "sample", "check", "report", "targets"]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -236,7 +236,6 @@ def test_targets_that_cannot_be_fitted(target, sentence, refuse):
     ("old", "new"),
     [
         ("reproduce toy2d --scale smoke", "toy2d, covertype or mnist"),
-        ("report", "report"),
         ("report --results x", "report"),
         ("sample digits", "digits"),
     ],
@@ -475,6 +474,22 @@ def test_check_needs_a_density(run, refuse, here):
         assert "run does not remember what" in refuse("check", run)
     (run / "config.json").write_text("{")
     assert "is damaged" in refuse("check", run)
+
+
+def test_the_page_of_a_run(run, capsys):
+    few = ["-n", "200", "--max-evaluations", "60000"]
+    assert main(["report", str(run), *few]) == 0
+    out = capsys.readouterr().out
+    assert f"Page:     {run / 'report.html'}" in out
+    numbers = json.loads((run / "report.json").read_text())
+    assert out.startswith(numbers["verdict"]["outcome"])
+    assert numbers["training"]["message"].startswith("Finished 20 steps")
+    assert numbers["title"] == "my_model.py:log_density in 2 dimensions"
+
+
+def test_pages_that_cannot_be_written(run, refuse):
+    assert "written as .html" in refuse("report", run, "--out", "page.pdf")
+    assert "There is no run or file" in refuse("report", "nowhere")
 
 
 def test_a_demo_ends_with_what_to_type_next(trained, monkeypatch, capsys, here):

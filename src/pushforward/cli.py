@@ -24,6 +24,7 @@ from pushforward._cli_arguments import (
     Command,
     Demo,
     Fit,
+    Report,
     Sample,
     Targets,
 )
@@ -46,7 +47,7 @@ DONE, FAILED, REFUSED, INCONCLUSIVE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 # Commands of earlier versions, and what to type instead.
 MOVED = {
     "reproduce": "python -m reproduction toy2d, covertype or mnist",
-    "report": "python -m reproduction report",
+    "report --results": "python -m reproduction report",
     "sample digits": "python -m reproduction digits",
 }
 
@@ -223,6 +224,8 @@ def _command(command: Command) -> int:
             return _sample(command)
         case Check():
             return _check(command)
+        case Report():
+            return _report(command)
         case Targets():
             return _targets()
 
@@ -328,7 +331,31 @@ def _status(verdict: "Verdict") -> int:
     ]
 
 
-def _target(arguments: Check) -> "AbstractTarget":
+def _report(arguments: Report) -> int:
+    import pushforward as pf
+
+    key = _key(arguments.seed)
+    target = _target(arguments)
+    run, out = arguments.run, arguments.out
+    if out is None:
+        out = run / "report.html" if run.is_dir() else run.with_suffix(".html")
+    path = pf.report(
+        key,
+        target,
+        _load(run, target),
+        out,
+        n=arguments.draws,
+        max_evaluations=arguments.max_evaluations,
+        run=run if run.is_dir() else None,
+    )
+    verdict = json.loads(path.with_suffix(".json").read_text("utf-8"))["verdict"]
+    print(f"{verdict['outcome']}: {verdict['summary']}")
+    print(f"Page:     {path}")
+    print(f"Numbers:  {path.with_suffix('.json')}")
+    return 0
+
+
+def _target(arguments: Check | Report) -> "AbstractTarget":
     """The target to check against: the one given, or the one the run remembers."""
     from pushforward.targets import naming
     from pushforward.training.rundir import RunDirectory
@@ -392,7 +419,7 @@ def _demo(arguments: Demo) -> int:
     import jax
 
     import pushforward as pf
-    from pushforward.report.plots import draws_figure
+    from pushforward.reporting.plot import draws_figure
 
     keys = jax.random.split(_key(0), 4)
     target = pf.targets.get(DEMO_TARGET)

@@ -111,10 +111,27 @@ def fit(
             checkpoint_seconds=checkpoint_seconds,
         )
         fitted = _fit_of(key, target, outcome, config, directory)
+        if directory is not None:
+            directory.write_ending(_ending_of(fitted))
         session.report_ending(fitted, throw=throw)
         if directory is not None and fitted.finished:
             fitted.sampler.save(directory.path / SAMPLER)
     return fitted
+
+
+def _ending_of(fitted: Fit) -> dict[str, Any]:
+    """How a fit ended, as plain names and numbers."""
+    return {
+        "status": fitted.status.name,
+        "message": fitted.message,
+        "steps": fitted.steps,
+        "planned": fitted.planned,
+        "nonfinite_steps": fitted.nonfinite_steps,
+        "evaluations": int(fitted.evaluations),
+        "seconds": fitted.seconds,
+        "doubts": list(fitted.doubts),
+        "outside": fitted.outside,
+    }
 
 
 def fit_many(
@@ -262,6 +279,7 @@ def _fit_of(
         seconds=outcome.seconds,
         reason=reason,
         out=None if directory is None else directory.path,
+        target=target,
     )
 
 

@@ -2,7 +2,8 @@
 
 Every file is written under a temporary name and moved into place. The state is the
 truth: it holds its own position, and metric lines later than it are cut on resume. One
-process at a time trains in a directory, which the lock on it sees to.
+process at a time trains in a directory, which the lock on it sees to. How the last call
+of `fit` ended is in ending.json, for people and for the page of a run.
 """
 
 import dataclasses
@@ -60,7 +61,7 @@ OF_0_1 = "of_version_0_1"
 STATE_FORMAT = _io.Format("state", 2, {1: _upgrade_state_1})
 CONFIG_FORMAT = _io.Format("config", 2, {1: _upgrade_config_1})
 CONFIG, STATE, METRICS = "config.json", "state.safetensors", "metrics.jsonl"
-SAMPLER = "sampler.safetensors"
+SAMPLER, ENDING = "sampler.safetensors", "ending.json"
 
 
 # What a config may take up at most, and metrics: more is no file of ours.
@@ -146,7 +147,7 @@ class RunDirectory:
                     f"{self.path} already holds a run, which another process began "
                     "just now; choose another directory."
                 )
-            for name in (STATE, METRICS, SAMPLER):
+            for name in (STATE, METRICS, SAMPLER, ENDING):
                 (self.path / name).unlink(missing_ok=True)
         except OSError as error:
             raise _files.explain(self.path, error) from error
@@ -312,6 +313,35 @@ class RunDirectory:
             f"{aside.name}, and training itself is not touched."
         )
 
+    def write_ending(self, ending: dict[str, Any]) -> None:
+        """Writes how a call of `fit` ended, as plain names and numbers."""
+        plain = {k: v if _is_json(v) else None for k, v in ending.items()}
+        data = json.dumps(plain, allow_nan=False).encode()
+        _files.write_bytes(self.path / ENDING, data, follow=False)
+
+    def read_ending(self) -> dict[str, Any]:
+        """What `write_ending` wrote; nothing where it has not been written."""
+        path = self.path / ENDING
+        if not path.exists():
+            return {}
+        try:
+            ending = _io.parse(_files.read_bytes(path, _MOST_CONFIG))
+        except ValueError as error:
+            raise FileError(
+                f"{path} is damaged and cannot be read ({error}); without it the run "
+                "can be used as before, so delete it."
+            ) from error
+        return ending if isinstance(ending, dict) else {}
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rows that can be read; the file stays as it is."""
+        path = self.path / METRICS
+        if not path.exists():
+            return []
+        lines = _files.read_bytes(path, _MOST_METRICS).splitlines(keepends=True)
+        rows = [_row(line, None, None) for line in lines]
+        return [row for row in rows if row is not None]
+
 
 def _is_count(value: Any, most: int = _MOST) -> bool:
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -338,22 +368,28 @@ def _is_config(config: dict[str, Any]) -> bool:
 
 
 def _row(
-    line: bytes, position: Position | None, stages: Sequence[str]
+    line: bytes, position: Position | None, stages: Sequence[str] | None
 ) -> dict[str, Any] | None:
-    """A row of metrics from its line, or None if it cannot be one before `position`."""
+    """A row of metrics from its line, or None if it cannot be one before `position`.
+
+    Without names of stages it may be of any, at any step.
+    """
     try:
         row = _io.parse(line)
     except ValueError:
         return None
-    if position is None or not isinstance(row, dict) or not line.endswith(b"\n"):
+    if not isinstance(row, dict) or not line.endswith(b"\n"):
         return None
     name, step = row.get("stage"), row.get("step")
-    if not isinstance(name, str) or name not in stages or not _is_count(step):
+    if not isinstance(name, str) or not _is_count(step):
         return None
-    # Two stages may have one name.
-    places = [i for i, stage in enumerate(stages) if stage == name]
-    if not any((i, step) <= (position.stage, position.step) for i in places):
-        return None
+    if stages is not None:
+        if position is None:
+            return None
+        # Two stages may have one name.
+        places = [i for i, stage in enumerate(stages) if stage == name]
+        if not any((i, step) <= (position.stage, position.step) for i in places):
+            return None
     numbers = {k: _number(v) for k, v in row.items() if k != "stage"}
     if any(v is False for v in numbers.values()):
         return None
