@@ -43,6 +43,7 @@ METHODS = {
 # What a run leaves when it is done, and nothing else.
 LEFT = {
     "config.json",
+    "ending.json",
     "metrics.jsonl",
     "sampler.safetensors",
     "state.safetensors",
