@@ -46,6 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
         directory = config.cache.mkdir("jax-programs")
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        # Commands that tests start keep their programs here, and not at the user's.
+        user = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        os.environ.setdefault("PUSHFORWARD_DATA", str(user / "pushforward"))
+        os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("user"))
 
 
 @pytest.hookimpl(tryfirst=True)

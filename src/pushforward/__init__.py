@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         objectives,
         targets,
     )
+    from pushforward._cache import cache_programs
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
     from pushforward.mcmc import Exploration, explore, refine
     from pushforward.reporting import plot, report
@@ -51,6 +52,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "bridges",
+    "cache_programs",
     "check",
     "constrained",
     "constraints",
@@ -98,6 +100,7 @@ _HOME = {
     "Target": "targets",
     "Trained": "training",
     "Verdict": "diagnostics",
+    "cache_programs": "_cache",
     "check": "diagnostics",
     "constrained": "targets",
     "constraints": "targets",

@@ -209,12 +209,27 @@ def _run(command: Command) -> int:
         ) from stop
 
 
+def _keep_programs() -> None:
+    """Compiled programs outlive the command; said when the first are kept."""
+    from pushforward._cache import cache_programs
+
+    place = cache_programs()
+    if place is not None and not any(place.glob("*-cache")):
+        print(
+            f"Compiled programs are kept in {place}, so that the next start is faster; "
+            "JAX_ENABLE_COMPILATION_CACHE=0 turns that off.",
+            file=sys.stderr,
+        )
+
+
 def _at(error: BaseException) -> str:
     place = _user_errors.location(error)
     return f", {place}" if place else ""
 
 
 def _command(command: Command) -> int:
+    if not isinstance(command, Targets):
+        _keep_programs()
     match command:
         case Demo():
             return _demo(command)
