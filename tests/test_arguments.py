@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pushforward as pf
 from pushforward import Sampler, Target, check, constrained, targets
 from pushforward.diagnostics.reference import make_reference
 from pushforward.errors import UsageError
@@ -104,3 +105,61 @@ def test_a_pole_on_the_bound_does_not_break_the_reference():
     # E p = 3/4, its sd .25: of 8192 particles .02 are seven standard errors.
     p = 1 / (1 + np.exp(-made.draws[:, 1]))
     assert abs(p.mean() - 0.75) < 0.02
+
+
+def density(x):
+    return -0.5 * jnp.sum(x**2)
+
+
+def plainly(function):
+    """The function without the checks of its annotations, which only tests have."""
+    return getattr(function, "__wrapped__", function)
+
+
+def test_plausible_calls_work_or_get_a_sentence():
+    """Each of them used to break somewhere inside."""
+    target = targets.get("gaussian")
+    sampler = drawing(target)
+    draws, keys = sampler.sample(KEY, 40), jax.random.split(KEY, 3)
+    moved = plainly(pf.refine)(KEY, target, draws, np.int64(3))
+    assert jnp.array_equal(moved, pf.refine(KEY, target, draws, 3))
+    batches = plainly(Sampler.iter_batches)
+    assert next(batches(sampler, KEY, np.int64(5), np.int64(3))).shape == (3, 2)
+    sample, refine, explore, fit, train, many, made = map(
+        plainly,
+        (
+            Sampler.sample,
+            pf.refine,
+            pf.explore,
+            pf.fit,
+            pf.train,
+            pf.fit_many,
+            Sampler.from_network,
+        ),
+    )
+    gaussian = pf.methods.Gaussian(steps=2, batch_size=8)
+    for call, sentence in (
+        (lambda: refine(KEY, density, draws, 3), "Expected a Target, got function"),
+        (lambda: refine(KEY, target, draws, 3.0), "steps must be a whole number"),
+        (lambda: refine(KEY, target, draws, 10**30), "steps must be at most"),
+        (lambda: refine(keys, target, draws, 3), "A single random key is needed"),
+        (lambda: explore(KEY, density), "Expected a Target, got function"),
+        (lambda: explore(keys, target), "A single random key is needed"),
+        (lambda: explore(KEY, target, max_evaluations=1e5), "whole number"),
+        (lambda: sample(sampler, keys, 5), "A single random key is needed"),
+        (lambda: fit(keys, target), "A single random key is needed"),
+        (lambda: fit(KEY, target, checkpoint_seconds="a"), "checkpoint_seconds must"),
+        (lambda: train(KEY, draws, gaussian), "methods of samplers are for fit"),
+        (lambda: many(keys, density), "Expected a Target, got function"),
+        (lambda: batches(sampler, KEY, (5, 2)), "n must be a whole number"),
+        (lambda: batches(sampler, KEY, 5, 0), "size must be a whole number"),
+        (lambda: made(5), "The network must be a module with in_size"),
+        (lambda: made(AffineMap(2), noise_scale=np.nan), "noise_scale must be a fin"),
+        (lambda: made(AffineMap(2), target=density), "Expected a Target"),
+        (lambda: sampler.log_prob("a"), "The points must be numbers"),
+        (lambda: plainly(pf.constraints.interval)("a", 1), "bounds of interval must"),
+        (lambda: plainly(pf.constraints.less_than)(None), "bounds of less_than must"),
+        (lambda: constrained(density, "positive"), "dim="),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            call()

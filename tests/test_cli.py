@@ -478,7 +478,7 @@ def test_check_needs_a_density(run, refuse, here):
 
 def test_the_page_of_a_run(run, capsys):
     few = ["-n", "200", "--max-evaluations", "60000"]
-    assert main(["report", str(run), *few]) == 0
+    assert main(["report", str(run), "--trust", *few]) == 0
     out = capsys.readouterr().out
     assert f"Page:     {run / 'report.html'}" in out
     numbers = json.loads((run / "report.json").read_text())
@@ -488,7 +488,7 @@ def test_the_page_of_a_run(run, capsys):
 
 
 def test_pages_that_cannot_be_written(run, refuse):
-    assert "written as .html" in refuse("report", run, "--out", "page.pdf")
+    assert "written as .html" in refuse("report", run, "--trust", "--out", "page.pdf")
     assert "There is no run or file" in refuse("report", "nowhere")
 
 

@@ -328,7 +328,10 @@ class Sampler(eqx.Module):
             n: how many draws there are in all.
             size: how many come at once; chosen here if None. The last may be fewer.
         """
-        key, (n,) = one_key(key), _shape(whole_number("n", n, least=0))
+        key, shape = one_key(key), _shape(n)
+        if len(shape) != 1:
+            raise UsageError(f"n must be a whole number of at least 0, not {n!r}.")
+        (n,) = shape
         size = self.block_size if size is None else whole_number("size", size)
         size = min(size, n)
         return self._iter_batches(key, n, size)
