@@ -66,7 +66,7 @@ SETS, DRAWS = 20, 2000
 EXACT_SETS = 40
 PROJECTIONS = 128
 # A cell that takes longer than this is given up.
-CELL_SECONDS = 300
+CELL_SECONDS = 1800
 STATISTICS = ("sliced_w2", "ksd_u")
 
 

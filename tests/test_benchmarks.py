@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sizes
-from benchmarks.render import benchmarks_page, energy_step
+from benchmarks.render import benchmarks_page, energy_step, verdict_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,6 +17,51 @@ def test_the_page_is_what_the_files_say():
     assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks_page(
         ROOT / "results"
     )
+
+
+@pytest.mark.once
+def test_the_page_of_the_verdict_is_what_the_file_says():
+    result = json.loads((ROOT / "results" / "power.json").read_text("utf-8"))
+    assert (ROOT / "docs" / "verdict.md").read_text("utf-8") == verdict_page(result)
+    rows = [(r["target"], r["kind"], r["n"], r["seed"]) for r in result["rows"]]
+    assert len(set(rows)) == len(rows)
+    assert len({tuple(pair) for pair in result["counted"]}) == 40
+
+
+def test_what_a_verdict_missed_is_named():
+    def row(kind, n, outcome, failed):
+        p_values = {"extremes": 0.5, "repeats": 0.5}
+        return {
+            "target": "donut",
+            "kind": kind,
+            "n": n,
+            "seed": 0,
+            "outcome": outcome,
+            "failed": failed,
+            "p_values": p_values,
+            "seconds": 1.0,
+            "device": "cpu: invented",
+            "versions": {"jax": "0"},
+        }
+
+    result = {
+        "reference": 20_000,
+        "counted": [["donut", "cut"], ["donut", "copied"], ["donut", "blurred"]],
+        "alike": ["cut"],
+        "rows": [
+            row("cut", 2000, "failed", ["extremes"]),
+            row("copied", 2000, "passed", []),
+            row("copied", 500, "inconclusive", []),
+            row("exact draws", 2000, "passed", []),
+        ],
+    }
+    page = verdict_page(result)
+    assert "| 0 | 2 | 1 | 0 | 1 |" in page
+    assert "Not failed: copied of `donut`, seed 0 (passed)." in page
+    assert "| cut | · ✗ |" in page
+    assert "| `donut` | copied | ? ✓ |" in page
+    assert "| `donut` | blurred | · · |" in page
+    assert "| extremes | 1 | 1 | 0 |" in page
 
 
 def test_the_section_of_a_training_step():

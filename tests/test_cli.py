@@ -286,7 +286,7 @@ def test_fit_says_what_to_do_next(monkeypatch, capsys):
     assert asked["steps"] == 7 and asked["progress"] and not asked["resume"]
     assert asked["spec"]["target"] == "my_model:target"
     out = capsys.readouterr().out
-    assert "Finished.\n" in out and "pushforward check r\n" in out
+    assert "Finished.\n" in out and "pushforward check r --trust\n" in out
     assert main([*words, "--quiet", "--resume"]) == 0
     assert asked["resume"] and not asked["progress"]
     assert capsys.readouterr().out == ""
@@ -430,11 +430,11 @@ def test_check_answers_by_its_exit_status(outcome, status, run, monkeypatch, cap
 
     monkeypatch.setattr(pushforward, "check", check, raising=False)
     bounded = ["--max-evaluations", "9000"]
-    assert main(["check", str(run), "-n", "700", *bounded]) == status
+    assert main(["check", str(run), "--trust", "-n", "700", *bounded]) == status
     assert capsys.readouterr().out == "a verdict\n"
     assert asked["max_evaluations"] == 9000
     assert asked["n"] == 700 and asked["target"].dim == asked["sampler"].dim == 2
-    assert main(["check", str(run), "--json"]) == status
+    assert main(["check", str(run), "--trust", "--json"]) == status
     assert json.loads(capsys.readouterr().out) == {"outcome": outcome}
 
 
@@ -448,7 +448,7 @@ def test_check_finds_the_density_again(trained, monkeypatch, here, refuse):
     monkeypatch.setattr(pushforward, "check", check, raising=False)
     # From another directory: the run remembers where it was started.
     (here / "my_model.py").unlink()
-    assert main(["check", str(trained)]) == 0
+    assert main(["check", str(trained), "--trust"]) == 0
     assert main(["check", str(trained), "--target", "gaussian"]) == 0
     assert [t.names for t in found] == [("x[0]", "x[1]"), ("x", "y")]
 
@@ -463,9 +463,10 @@ def test_check_needs_a_density(run, refuse, here):
     assert text.endswith("name the target that it was trained for.")
     config = json.loads((run / "config.json").read_text())
     config["target"]["spec"]["folder"] = str(here)
+    del config["checksum"]
     (run / "config.json").write_text(json.dumps(config))
     (here / "my_model.py").write_text(MODEL.replace("WIDTH = 2.0", "WIDTH = 3.0"))
-    text = refuse("check", run)
+    text = refuse("check", run, "--trust")
     assert text.startswith("my_model.py:log_density is no longer the density this run")
     for spec in (None, "mine", {}):
         config["target"]["spec"] = spec

@@ -15,12 +15,19 @@ from pushforward import mcmc
 from pushforward.diagnostics import Outcome, check, sliced_w2, stationarity
 from pushforward.diagnostics.evaluation import Sample, log_densities
 from pushforward.diagnostics.permutations import num_permutations
-from pushforward.diagnostics.reference import DOUBT, make_reference, percent, point
+from pushforward.diagnostics.reference import (
+    DOUBT,
+    Reference,
+    make_reference,
+    percent,
+    point,
+)
 from pushforward.diagnostics.tests import TESTS, Evidence
 from pushforward.diagnostics.two_sample import (
     MeanChange,
     RobustScaler,
     SlicedW2,
+    compare_scores,
     kolmogorov_smirnov,
 )
 from pushforward.errors import UsageError
@@ -119,14 +126,14 @@ def test_a_mode_out_of_the_reference_s_reach_is_not_held_against_the_draws(share
 
 def test_a_given_reference_is_used_and_judged(mog2):
     draws = mog2.sample(jax.random.key(0), N)
-    good = mog2.sample(jax.random.key(1), 3000)
+    good = mog2.sample(jax.random.key(1), 6000)
     verdict = check(jax.random.key(2), mog2, draws, reference=good, n=N)
     assert verdict.outcome is Outcome.PASSED
-    assert verdict.reference == "2,000 of the 3,000 draws you gave"
+    assert verdict.reference == "5,000 of the 6,000 draws you gave"
     # A reference of some other target cannot condemn draws that fit this one.
     verdict = check(jax.random.key(2), mog2, draws, reference=good + 1.0, n=N)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "the 3,000 draws you gave" in verdict.summary
+    assert "the 6,000 draws you gave" in verdict.summary
     # But draws that fail on their own fail whatever the reference is.
     verdict = check(jax.random.key(2), mog2, draws + 1.0, reference=good + 1.0, n=N)
     assert verdict.outcome is Outcome.FAILED
@@ -155,7 +162,7 @@ def test_a_reference_from_a_chain_is_worth_its_effective_size():
         assert "the 8,000 draws you gave, worth" in made.description
     # Independent draws are worth what they are, and a part of them is as well.
     made = make_reference(
-        jax.random.key(0), target, rng.standard_normal((8000, 2)), 1000
+        jax.random.key(0), target, rng.standard_normal((8000, 2)), 400
     )
     assert len(made.draws) == 4000 and made.ess > 3500
     assert made.description == "4,000 of the 8,000 draws you gave"
@@ -242,7 +249,7 @@ def test_a_score_alone():
     verdict = check(jax.random.key(1), target, draws, n=N)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "only a score" in verdict.summary
-    assert [f.name for f in verdict.findings] == ["Stein discrepancy"]
+    assert [f.name for f in verdict.findings] == ["Stein discrepancy", "repeats"]
     assert check(jax.random.key(1), target, 1.3 * draws, n=N).outcome is Outcome.FAILED
     target = pf.ScoreTarget(lambda x: -x, 2, sample=exact)
     verdict = check(jax.random.key(1), target, draws, n=N)
@@ -497,6 +504,81 @@ def test_kolmogorov_smirnov_agrees_with_scipy():
     np.testing.assert_allclose(p_values, expected.pvalue, rtol=1e-6)
     # A reference of fewer independent draws says less.
     assert np.all(kolmogorov_smirnov(x, y, 100.0)[1] > p_values)
+
+
+def bent_pair(rng, n, shift=0.0, spread=1.0, correlation=0.0):
+    """Coordinates with heavy and with skewed tails, and what is wrong with them."""
+    z = spread * rng.standard_normal((n, 3)) + shift
+    z[:, 2] = correlation * z[:, 1] + np.sqrt(1 - correlation**2) * z[:, 2]
+    return np.column_stack([np.sinh(2 * z[:, 0]), np.exp(z[:, 1]), z[:, 2]])
+
+
+def test_moments_of_one_law_differ_as_often_as_the_level_says():
+    rng = np.random.default_rng(0)
+    p_values = np.array(
+        [
+            compare_scores(
+                bent_pair(rng, 200, correlation=0.5),
+                bent_pair(rng, 600, correlation=0.5),
+                600.0,
+            ).p_value
+            for _ in range(500)
+        ]
+    )
+    for level in (0.01, 0.1):
+        found = int(np.sum(p_values <= level))
+        assert stats.binom.sf(found - 1, len(p_values), level) > 1e-3
+    # A reference of copies is worth what it is worth.
+    p_values = np.array(
+        [
+            compare_scores(
+                bent_pair(rng, 400), np.repeat(bent_pair(rng, 200), 4, axis=0), 200.0
+            ).p_value
+            for _ in range(200)
+        ]
+    )
+    assert np.mean(p_values <= 0.1) < 0.17
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"shift": 0.12}, "mean"),
+        ({"spread": 0.9}, "spread"),
+        ({"correlation": 0.15}, "correlation"),
+    ],
+)
+def test_a_moment_that_is_off_is_named(wrong, what):
+    rng = np.random.default_rng(0)
+    x, y = bent_pair(rng, 2000, **wrong), bent_pair(rng, 20_000)
+    found = compare_scores(x, y, 20_000.0)
+    assert found.p_value < 1e-3 and found.what == what
+    if what == "correlation":
+        assert found.coordinates == (1, 2)
+        assert found.own == pytest.approx(0.15, abs=0.05)
+    # One coordinate has no correlation, and a constant one no spread.
+    assert compare_scores(y[:500, :1], y[500:1000, :1], 500.0).p_value > 1e-3
+    assert compare_scores(np.zeros((9, 2)), np.zeros((9, 2)), 9.0).p_value == 1
+
+
+def test_a_reference_may_be_made_once(mog2):
+    made = make_reference(jax.random.key(0), mog2, None, N)
+    assert isinstance(made, Reference)
+    draws = mog2.sample(jax.random.key(1), N)
+    verdict = check(jax.random.key(2), mog2, draws, made, n=N)
+    assert verdict.outcome is Outcome.PASSED and verdict.reference == "exact draws"
+    # What was spent on it is not spent again.
+    whole = check(jax.random.key(2), mog2, draws, n=N)
+    assert verdict.evaluations < whole.evaluations
+    # Its parts are others every time.
+    again = [make_reference(jax.random.key(i), mog2, made, N) for i in range(2)]
+    assert not np.array_equal(again[0].draws, again[1].draws)
+    np.testing.assert_allclose(
+        log_densities(mog2, again[0].draws), again[0].log_densities
+    )
+    other = pf.Target(lambda x: -jnp.sum(x**2), dim=3)
+    with pytest.raises(UsageError, match="has 2 coordinates, and the target has 3"):
+        check(jax.random.key(2), other, np.zeros((N, 3)), made, n=N)
 
 
 def test_the_scaler_bends_only_heavy_tails():

@@ -8,7 +8,7 @@ from scipy import special, stats
 
 import pushforward as pf
 from pushforward import networks
-from pushforward.diagnostics.weights import _smoothed, max_pareto_k
+from pushforward.diagnostics.weights import max_pareto_k, pareto_smoothed
 from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
 from pushforward.targets.preconditioner import Preconditioner
@@ -94,18 +94,18 @@ def test_the_shape_of_a_tail():
         # Quantiles in place of draws: exact but for what is beyond the last.
         levels = (np.arange(20_000) + 0.5) / 20_000
         weights = stats.genpareto.ppf(levels, shape)
-        smoothed, found = _smoothed(np.log(weights / weights.max()))
+        smoothed, found = pareto_smoothed(np.log(weights / weights.max()))
         np.testing.assert_allclose(found, shape, atol=0.1)
         # Quantiles are smooth already, but for the last.
         np.testing.assert_allclose(smoothed.sum() * weights.max(), weights.sum(), 0.1)
-    assert _smoothed(np.zeros(1000))[1] == 0.0
+    assert pareto_smoothed(np.zeros(1000))[1] == 0.0
     # The shape of what exceeds equal weights by less than a percent is of no account.
     excess = stats.genpareto.ppf((np.arange(5000) + 0.5) / 5000, 1.0)
     nearly = np.log1p(5e-3 * excess / excess.max())
-    assert _smoothed(nearly - nearly.max())[1] == 0.0
+    assert pareto_smoothed(nearly - nearly.max())[1] == 0.0
     # Most weights are 0: nothing is known of the tail.
     few = np.where(np.arange(1000) < 50, -np.arange(1000.0), -np.inf)
-    weights, found = _smoothed(few)
+    weights, found = pareto_smoothed(few)
     assert found == np.inf
     np.testing.assert_array_equal(weights, np.exp(few))
 

@@ -10,6 +10,7 @@ from pushforward.diagnostics.modes import (
     find_modes,
     mode_weights,
 )
+from pushforward.diagnostics.reference import Reference, make_reference
 from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.verdict import Verdict, check
 from pushforward.diagnostics.wasserstein import sliced_w2, w2
@@ -25,12 +26,14 @@ __all__ = [
     "ModeComparison",
     "Modes",
     "Outcome",
+    "Reference",
     "TestResult",
     "Verdict",
     "check",
     "compare_modes",
     "find_modes",
     "ksd",
+    "make_reference",
     "mmd",
     "mode_weights",
     "sliced_w2",

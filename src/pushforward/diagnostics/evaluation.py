@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
 # Draws are evaluated in blocks of this size, so that their number compiles nothing.
@@ -27,6 +28,13 @@ def log_densities(
 ) -> Float[np.ndarray, " n"]:
     """The un-normalised log density at each draw."""
     return _in_blocks(_log_density_block, target, draws)
+
+
+def own_log_densities(
+    sampler: Sampler, draws: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, " n"]:
+    """The log density of the sampler itself at each draw; it costs no evaluation."""
+    return _in_blocks(_own_log_density_block, sampler, draws)
 
 
 def scores(
@@ -104,15 +112,20 @@ def _log_density_block(target, block):
 
 
 @eqx.filter_jit
+def _own_log_density_block(sampler, block):
+    return sampler.log_prob(block)
+
+
+@eqx.filter_jit
 def _score_block(target, block):
     return target.map(target.score, block)
 
 
-def _in_blocks(function, target, draws):
+def _in_blocks(function, of, draws):
     parts = []
     for start in range(0, len(draws), BLOCK):
         part = draws[start : start + BLOCK]
         rows = np.arange(BLOCK) % len(part)
-        values = function(target, jnp.asarray(part[rows], float))
+        values = function(of, jnp.asarray(part[rows], float))
         parts.append(np.asarray(values, np.float64)[: len(part)])
     return np.concatenate(parts)

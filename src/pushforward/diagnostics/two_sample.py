@@ -226,3 +226,70 @@ def _distance(a, b):
     below_a = np.searchsorted(a, pooled, side="right") / len(a)
     below_b = np.searchsorted(b, pooled, side="right") / len(b)
     return np.max(np.abs(below_a - below_b))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreComparison:
+    """The moment of two samples' normal scores that differs most clearly.
+
+    Attributes:
+        p_value: How often some moment would differ as clearly in samples of one law.
+        what: "mean", "spread" or "correlation".
+        coordinates: Of which coordinates; one twice but for a correlation.
+        own: Its value for the draws.
+        other: Its value for the reference.
+    """
+
+    p_value: float
+    what: str
+    coordinates: tuple[int, int]
+    own: float
+    other: float
+
+
+def compare_scores(
+    x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"], ess: float
+) -> ScoreComparison:
+    r"""Welch's tests of the first and second moments of normal scores.
+
+    A normal score is $z = \Phi^{-1}(r / (n + m + 1))$, where $r$ is the rank among both
+    samples: it has light tails, whatever the law. The means of $z_i$, of $z_i^2$ and of
+    $z_i z_j$ are compared, each of the three families at a third of the level
+    (Bonferroni). What Kolmogorov-Smirnov tests see late, a small shift, this sees
+    early; and they see no correlation at all.
+
+    Args:
+        x: Draws.
+        y: Reference draws.
+        ess: How many independent draws the reference is worth.
+    """
+    n, (_, dim) = len(x), x.shape
+    ranks = stats.rankdata(np.concatenate([x, y]), axis=0)
+    scores = stats.norm.ppf(ranks / (len(ranks) + 1))
+    firsts, seconds = [], []
+    for part, size in ((scores[:n], n), (scores[n:], ess)):
+        square = np.square(part)
+        firsts.append((part.mean(axis=0), part.var(axis=0) / size))
+        product = part.T @ part / len(part)
+        variance = square.T @ square / len(part) - np.square(product)
+        seconds.append((product, np.maximum(variance, 0.0) / size))
+    every = np.arange(dim)
+    families = [
+        ("mean", firsts, every, every),
+        ("spread", [(np.diag(a), np.diag(v)) for a, v in seconds], every, every),
+    ]
+    if dim > 1:
+        pairs = np.triu_indices(dim, 1)
+        families.append(
+            ("correlation", [(a[pairs], v[pairs]) for a, v in seconds], *pairs)
+        )
+    found = []
+    for what, ((own, own_variance), (other, variance)), i, j in families:
+        error = np.sqrt(own_variance + variance)
+        ratio = np.abs(own - other) / np.where(error > 0, error, np.inf)
+        k = int(np.argmax(ratio))
+        p_value = 2 * stats.norm.sf(ratio[k]) * len(ratio) * len(families)
+        place = (int(i[k]), int(j[k]))
+        found.append((float(p_value), what, place, float(own[k]), float(other[k])))
+    p_value, *rest = min(found)
+    return ScoreComparison(min(1.0, p_value), *rest)

@@ -25,6 +25,7 @@ from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.tests import TESTS, Evidence, Need, StatisticalTest
 from pushforward.diagnostics.tests.mode_weights import MODE_WEIGHTS
 from pushforward.errors import UsageError
+from pushforward.sampler import Sampler
 from pushforward.targets.arguments import as_key, as_target
 from pushforward.targets.base import AbstractTarget
 
@@ -159,7 +160,15 @@ def check(
       reference (a rank test);
     - mode weights (Fisher's exact test, mode by mode), a lacking mode named;
     - sliced W2 and MMD (permutation tests);
-    - each coordinate, and the log density, alone (Kolmogorov-Smirnov).
+    - each coordinate, and the log density, alone (Kolmogorov-Smirnov);
+    - moments: means, spreads and correlations, of normal scores (Welch);
+    - extremes: whether as many draws lie far out as should, by the log density, the
+      distance from the centre and each coordinate (a permutation test), so that tails
+      that are cut off, or too heavy, are seen;
+    - the same beside weighted draws, where the draws come from a `Sampler` whose own
+      density is known: this needs no reference;
+    - repeats: draws that are copies of others, or nearly, where the reference has no
+      such pairs. Up to 0.5 % are tolerated.
 
     A point whose log density is not a finite number has density zero. Draws there are
     left out of the tests: if they are more than 1 % of all, the verdict is at best
@@ -185,7 +194,8 @@ def check(
         draws: Draws in the user's own tree, or a `Sampler`.
         reference: Reference draws in the same tree, in the order in which they were
             drawn, so that their correlation can be seen. Their leading axis is the
-            draws; or there are two, chains and draws.
+            draws; or there are two, chains and draws. Or a `diagnostics.Reference`,
+            made once (`diagnostics.make_reference`) for many checks.
         n: How many draws are tested; of more a random part is taken, always of this
             size, so that the verdict does not depend on how many were given.
         max_evaluations: How many evaluations of the target may be spent; without a
@@ -243,8 +253,15 @@ def judge(
             sample, outside = Sample.of(rng, target, tested)
             if outside:
                 findings.append(_outside(sample, outside, len(tested)))
+            own = draws if isinstance(draws, Sampler) and draws.has_density else None
+            alone = Evidence(
+                target,
+                sample,
+                bounded=budget.most is not None,
+                sampler=None if own is None else own.unconstrained(),
+            )
             evidence, made, doubts = _evidence(
-                reference_key, rng, target, sample, reference, n, budget
+                reference_key, rng, alone, reference, n, budget
             )
             if len(sample.draws) >= MIN_DRAWS:
                 more, shortfalls = _run_tests(test_key, evidence, budget)
@@ -303,10 +320,9 @@ def _outside(sample: Sample, count: int, total: int) -> TestResult:
     )
 
 
-def _evidence(key, rng, target, sample, given, n, budget):
+def _evidence(key, rng, alone, given, n, budget):
     """What the tests are given, the reference or why there is none, and its doubts."""
-    bounded = budget.most is not None
-    alone = Evidence(target, sample, bounded=bounded)
+    target = alone.target
     # What the tests of the draws alone need is kept back.
     kept = sum(t.evaluations(alone) for t in TESTS if t.applies(alone))
     kept += Sample.evaluations(target, n) + stationarity.mala_evaluations(n)
@@ -315,7 +331,7 @@ def _evidence(key, rng, target, sample, given, n, budget):
     budget.reserved = 0
     if isinstance(made, str):
         return alone, made, []
-    first, second = made.split(len(sample.draws))
+    first, second = made.split(len(alone.sample.draws))
     cost = Sample.evaluations(target, len(second))
     lacking = budget.lacks(cost, "evaluating the reference")
     if lacking is not None:
@@ -327,7 +343,8 @@ def _evidence(key, rng, target, sample, given, n, budget):
         doubts.append(f"{lost} of its draws lie where the log density is not finite")
     if len(far.draws) < 2:
         return alone, made, doubts
-    return Evidence(target, sample, made, first, far, bounded), made, doubts
+    beside = dataclasses.replace(alone, reference=made, near=first, far=far)
+    return beside, made, doubts
 
 
 def _run_tests(

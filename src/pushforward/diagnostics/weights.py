@@ -142,7 +142,7 @@ def weigh(
     highest = log_weights.max()
     if highest == -np.inf:
         raise UsageError("The density is 0 at every draw of the sampler.")
-    weights, pareto_k = _smoothed(log_weights - highest)
+    weights, pareto_k = pareto_smoothed(log_weights - highest)
     total = weights.sum()
     ess = float(total**2 / np.square(weights).sum())
     return ImportanceSample(
@@ -157,7 +157,9 @@ def weigh(
     )
 
 
-def _smoothed(log_weights: Float[np.ndarray, " n"]) -> tuple[np.ndarray, float]:
+def pareto_smoothed(
+    log_weights: Float[np.ndarray, " n"],
+) -> tuple[Float[np.ndarray, " n"], float]:
     """Pareto-smoothed weights, of which the largest was 1, and the shape k."""
     if np.median(log_weights) > -1e-2:
         # The largest is within one percent of the median. A shape fitted to what

@@ -1,6 +1,7 @@
 """`report`: the page of a sampler, and the same numbers as JSON."""
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def report(
         max_evaluations=max_evaluations,
         title=title or _title(config, target),
     )
-    _files.write_json(path.with_suffix(".json"), contents)
+    numbers = json.dumps(contents, indent=2, allow_nan=False) + "\n"
+    _files.write_bytes(path.with_suffix(".json"), numbers.encode())
     _files.write_bytes(path, page(contents).encode())
     return path
 
@@ -131,7 +133,7 @@ def _parts(
     config = directory.read_config()
     about = {"config": config, "out": str(run), **directory.read_ending()}
     about.setdefault("doubts", (config.get("target") or {}).get("doubts"))
-    return fit, about, History(directory.read_metrics())
+    return fit, about, History(directory.metrics())
 
 
 def _title(config: Config, target: AbstractTarget) -> str:

@@ -10,6 +10,7 @@ from jaxtyping import Float, PRNGKeyArray
 from pushforward.diagnostics.evaluation import Sample
 from pushforward.diagnostics.reference import Reference
 from pushforward.diagnostics.results import TestResult
+from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
 
@@ -18,6 +19,7 @@ class Need(enum.Enum):
 
     LOG_DENSITY = "log density"
     REFERENCE = "reference"
+    SAMPLER_DENSITY = "sampler whose own density is known"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Evidence:
             reference.
         far: Other reference draws, which play the role of the tested draws.
         bounded: Whether the caller set a bound on the evaluations.
+        sampler: Where the draws come from, in unconstrained coordinates, if its own
+            density is known.
     """
 
     target: AbstractTarget
@@ -40,11 +44,14 @@ class Evidence:
     near: Float[np.ndarray, "a d"] | None = None
     far: Sample | None = None
     bounded: bool = False
+    sampler: Sampler | None = None
 
     def has(self, need: Need) -> bool:
         """Whether a need is met."""
         if need is Need.LOG_DENSITY:
             return self.target.why_no_density() is None
+        if need is Need.SAMPLER_DENSITY:
+            return self.sampler is not None
         return self.reference is not None and self.far is not None
 
 
