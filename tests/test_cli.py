@@ -477,7 +477,7 @@ def test_check_needs_a_density(run, refuse, here):
 
 
 def test_the_page_of_a_run(run, capsys):
-    few = ["-n", "200", "--max-evaluations", "60000"]
+    few = ["--trust", "-n", "200", "--max-evaluations", "60000"]
     assert main(["report", str(run), *few]) == 0
     out = capsys.readouterr().out
     assert f"Page:     {run / 'report.html'}" in out
@@ -488,7 +488,8 @@ def test_the_page_of_a_run(run, capsys):
 
 
 def test_pages_that_cannot_be_written(run, refuse):
-    assert "written as .html" in refuse("report", run, "--out", "page.pdf")
+    assert "written as .html" in refuse("report", run, "--trust", "--out", "page.pdf")
+    assert "say --trust" in refuse("report", run)
     assert "There is no run or file" in refuse("report", "nowhere")
 
 

@@ -175,7 +175,7 @@ def made(folder):
     sampler = eqx.tree_at(lambda s: s.preconditioner.centre, sampler, centre)
     path = pf.report(
         jax.random.key(0), target, sampler, folder / "off.html",
-        n=500, max_evaluations=200_000, title="A & B",
+        n=500, max_evaluations=400_000, title="A & B",
     )  # fmt: skip
     return path, json.loads(path.with_suffix(".json").read_text())
 
