@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -126,28 +127,25 @@ def tab() -> Iterator[Tab]:
     assert program is not None
     to_browser, write = os.pipe()
     read, from_browser = os.pipe()
-
-    def connect() -> None:
-        # The browser reads commands from 3 and writes answers to 4.
-        a, b = os.dup(to_browser), os.dup(from_browser)
-        high = [os.dup2(fd, 100 + i) for i, fd in enumerate((a, b))]
-        for at, fd in zip((3, 4), high, strict=True):
-            os.dup2(fd, at)
-
+    # High numbers, which the two that the browser knows cannot be among.
+    ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (to_browser, from_browser)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        # The browser reads commands from 3 and writes answers to 4. A shell connects
+        # them: Python would have to fork, which JAX forbids.
+        connect = f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}'
         process = subprocess.Popen(
             [
+                "bash", "-c", connect, "bash",
                 program, "--headless=new", "--no-sandbox", "--disable-gpu",
                 "--remote-debugging-pipe", f"--user-data-dir={profile}",
                 "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars",
             ],
-            preexec_fn=connect,
-            close_fds=False,
+            pass_fds=ends,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        os.close(to_browser)
-        os.close(from_browser)
+        for fd in (to_browser, from_browser, *ends):
+            os.close(fd)
         try:
             yield Tab(write, read)
         finally:

@@ -489,6 +489,7 @@ def test_the_page_of_a_run(run, capsys):
 
 def test_pages_that_cannot_be_written(run, refuse):
     assert "written as .html" in refuse("report", run, "--trust", "--out", "page.pdf")
+    assert "say --trust" in refuse("report", run)
     assert "There is no run or file" in refuse("report", "nowhere")
 
 

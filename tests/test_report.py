@@ -13,10 +13,13 @@ from scipy import stats
 
 import browser
 import pushforward as pf
+from pushforward.diagnostics.evaluation import Sample
+from pushforward.diagnostics.tests.base import Evidence
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import AffineMap
 from pushforward.reporting import marginals
-from pushforward.reporting.contents import MAX_ROWS, plain
+from pushforward.reporting.contents import MAX_ROWS, _moved, plain
+from pushforward.reporting.cost import Purse
 from pushforward.reporting.page import page
 from pushforward.reporting.svg import Panel, span
 from pushforward.sampler import Sampler
@@ -172,7 +175,7 @@ def made(folder):
     sampler = eqx.tree_at(lambda s: s.preconditioner.centre, sampler, centre)
     path = pf.report(
         jax.random.key(0), target, sampler, folder / "off.html",
-        n=500, max_evaluations=200_000, title="A & B",
+        n=500, max_evaluations=400_000, title="A & B",
     )  # fmt: skip
     return path, json.loads(path.with_suffix(".json").read_text())
 
@@ -219,6 +222,20 @@ def test_moves_bring_the_draws_back(made):
     assert abs(means["moved"] - means["reference"]) < 0.3
     for shares in made[1]["log_density"]["shares"].values():
         assert sum(shares) == pytest.approx(1)
+
+
+def test_moves_leave_exact_draws_where_they_are():
+    """Even where there are hardly more of them than coordinates."""
+    dim, n = 60, 64
+    target = gaussian(dim)
+    x = np.asarray(jax.random.normal(jax.random.key(0), (4 * n, dim)), np.float64)
+    sample, _ = Sample.of(np.random.default_rng(0), target, x[:n])
+    evidence = Evidence(target, sample, near=x[n:])
+    moved = _moved(jax.random.key(1), evidence, Purse(None, 0), [])
+    before, after = (-0.5 * np.sum(points**2, axis=1) for points in (x[:n], moved))
+    # The sum of 60 squares has the standard deviation sqrt(120).
+    assert abs(np.mean(after - before)) < 4 * np.sqrt(120 / 4 / n)
+    assert not np.allclose(x[:n], moved)
 
 
 def test_weights_and_the_normaliser(made):

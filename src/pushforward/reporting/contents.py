@@ -20,6 +20,12 @@ from pushforward._version import __version__
 from pushforward.diagnostics.evaluation import log_densities, padded
 from pushforward.diagnostics.reference import Reference
 from pushforward.diagnostics.results import Outcome
+from pushforward.diagnostics.stationarity import (
+    MALA_STEPS,
+    mala_evaluations,
+    tune_mala,
+    tuning_evaluations,
+)
 from pushforward.diagnostics.tests.base import Evidence
 from pushforward.diagnostics.verdict import FALSE_ALARMS, Verdict, judge
 from pushforward.diagnostics.weights import weigh
@@ -37,8 +43,6 @@ FORMAT = 1
 # What a page has room for.
 MAX_ROWS, MAX_CURVES, MAX_PAIRS, MAX_MODES = 2000, 6, 4, 24
 _DOTS, _BINS, _TAIL = 500, 40, 80
-# Steps of MALA between the two histograms of log densities.
-MALA_STEPS = 20
 _WEIGHED = 10_000
 # The quantiles in the table of parameters.
 _QUANTILES = (0.05, 0.5, 0.95)
@@ -237,7 +241,7 @@ def _log_density(key, evidence: Evidence, purse: Purse, omitted) -> Contents | N
     series = {"draws": sample.log_densities}
     if evidence.far is not None and evidence.far.log_densities is not None:
         series["reference"] = evidence.far.log_densities
-    moved = _moved(key, target, sample.draws, purse, omitted)
+    moved = _moved(key, evidence, purse, omitted)
     if moved is not None:
         values = log_densities(target, moved)
         series["moved"] = values[np.isfinite(values)]
@@ -253,19 +257,41 @@ def _log_density(key, evidence: Evidence, purse: Purse, omitted) -> Contents | N
     return {"edges": edges.tolist(), "shares": shares, "means": means}
 
 
-def _moved(key, target, draws, purse, omitted) -> np.ndarray | None:
+def _moved(
+    key, evidence: Evidence, purse: Purse, omitted
+) -> Float[np.ndarray, "n d"] | None:
+    """Draws after 20 steps of MALA, tuned on other points than these.
+
+    A kernel that knew the draws would move even exact ones, and far where they are not
+    many more than their coordinates.
+    """
+    target, draws, points = evidence.target, evidence.sample.draws, evidence.near
     what = "draws after MCMC"
     if target.num_terms > MAX_TERMS:
         omitted.append(f"{what}: each step is a sum over {target.num_terms:,} data")
         return None
-    if len(draws) <= target.dim:
-        omitted.append(f"{what}: fewer draws than coordinates do not scale its steps")
+    if points is None:
+        points, draws = draws[::2], draws[1::2]
+    if len(points) <= target.dim:
+        omitted.append(f"{what}: {len(points):,} points do not scale its steps")
         return None
-    cost = len(draws) * (MALA_STEPS + 1) + padded(len(draws))
-    if not purse.pays(cost, what, omitted):
+    if not purse.pays(
+        tuning_evaluations() + mala_evaluations(len(draws)), what, omitted
+    ):
         return None
-    moved = mala(key, target, jnp.asarray(draws, float), MALA_STEPS)
-    return np.asarray(moved.positions, np.float64)
+    tune_key, key = jax.random.split(key)
+    kernel = tune_mala(tune_key, target, points)
+    # As the test of stationarity does, so that nothing is compiled anew.
+    rows = np.arange(padded(len(draws))) % len(draws)
+    moved = mala(
+        key,
+        target,
+        jnp.asarray(draws[rows], float),
+        MALA_STEPS,
+        step_size=jnp.asarray(kernel.step_size, float),
+        covariance=jnp.asarray(kernel.covariance, float),
+    )
+    return np.asarray(moved.positions, np.float64)[: len(draws)]
 
 
 def _weights(key, target, sampler, purse: Purse, omitted) -> Contents | None:
