@@ -8,8 +8,11 @@ STAMP := $(VENV)/.installed
 # PYTHON=...       the interpreter to build .venv with, where the choice matters
 # WORKERS=...      test processes; compilation dominates, so two halve the time
 # PYTEST_ARGS=...  passed on to pytest: make test-fast PYTEST_ARGS="-k ksd"
+# SCALE=quick, SEED=...  of the fault campaign: make faults SCALE=cpu SEED=3
 # X64_TESTS=...    the tests that `make test` runs again in 64-bit; `make test-x64`: all
 PYTHON ?=
+SCALE ?= hour
+SEED ?= 0
 WORKERS ?= 2
 PYTEST_ARGS ?=
 X64_TESTS ?= $(addprefix tests/test_,constraints.py preconditioner.py densities.py \
@@ -23,7 +26,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0 --dist loa
 .NOTPARALLEL:
 .PHONY: help install demo test test-fast test-x64 test-x64-core test-slow lint \
 	format typecheck \
-	bench clean
+	bench faults docs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' \
@@ -64,10 +67,28 @@ bench: $(STAMP)  ## run every benchmark and render docs/benchmarks.md
 		echo "$$file"; PYTHONPATH=. $(BIN)/python "$$file"; \
 	done
 
+faults: $(STAMP)  ## about an hour of faults: kills, damaged files, odd calls
+	$(BIN)/python -m tests.faults --scale $(SCALE) --seed $(SEED) --out results/faults.json
+	$(BIN)/python -m tests.faults.render
+
+docs: $(VENV)/.docs  ## build the documentation site into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site is in site/index.html."
+
 clean:  ## remove .venv, caches and built packages; runs and results stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist site
 	find src reproduction tests benchmarks examples -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/.docs: $(STAMP)
+	@set -eu; uv=$$(command -v uv || true); \
+	if test -n "$$uv"; then \
+		"$$uv" pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[docs]'; \
+	else \
+		$(BIN)/python -m pip install -qq --disable-pip-version-check \
+			-c constraints.txt -e '.[docs]'; \
+	fi; \
+	touch $@
 
 # An interpreter counts only if it runs: a name on PATH may be an empty shim. Where
 # there is none, uv fetches one.

@@ -108,6 +108,28 @@ def dw4() -> Hard:
     return Hard(lambda: pf.Target(log_density, dim=8), energies="hard/dw4.npz")
 
 
+def lj4(temperature: float = 0.15) -> Hard:
+    """Four Lennard-Jones atoms in space, each on a spring to the origin.
+
+    They stand at the corners of a tetrahedron, which is as often left- as right-handed.
+    """
+    i, j = np.triu_indices(4, 1)
+
+    def log_density(x):
+        x = x.reshape(4, 3)
+        inverse = 1 / (jnp.sum((x[i] - x[j]) ** 2, axis=1) + 1e-6) ** 3
+        energy = jnp.sum(inverse**2 - 2 * inverse) + 0.5 * jnp.sum(x**2)
+        return -energy / temperature
+
+    def right_handed(x):
+        x = x.reshape(-1, 4, 3)
+        return jnp.mean(jnp.linalg.det(x[:, 1:] - x[:, :1]) > 0)[None]
+
+    return Hard(
+        lambda: pf.Target(log_density, dim=12), None, right_handed, np.array([0.5])
+    )
+
+
 def funnel10() -> Hard:
     """Neal's funnel in ten dimensions, `v ~ N(0, 9)` first."""
 
@@ -249,6 +271,7 @@ HARD: dict[str, Callable[[], Hard]] = {
     "many_well_32": lambda: many_well(32),
     "many_well_64": lambda: many_well(64),
     "dw4": dw4,
+    "lj4": lj4,
     "funnel10": funnel10,
     "rings": rings,
     "cox_whitened": lambda: cox(whitened=True),

@@ -5,6 +5,7 @@ before any module of pushforward is loaded.
 """
 
 import gc
+import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ jax.config.update("jax_num_cpu_devices", 4)
 # From here on every annotated function of both packages checks its arguments and its
 # result. The handle's uninstall() is never called: the tests run under it to the end.
 install_import_hook(["pushforward", "reproduction"], "beartype.beartype")
+
+# Tests of one file share programs over more densities than a user has at a time.
+importlib.import_module("pushforward._programs").KEPT = 1000
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -121,7 +121,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"pushforward {pushforward.__version__}\n"
 
 
-COMMANDS = ["demo", "fit", "sample", "check", "targets"]
+COMMANDS = ["demo", "fit", "sample", "check", "report", "targets"]
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -236,7 +236,6 @@ def test_targets_that_cannot_be_fitted(target, sentence, refuse):
     ("old", "new"),
     [
         ("reproduce toy2d --scale smoke", "toy2d, covertype or mnist"),
-        ("report", "report"),
         ("report --results x", "report"),
         ("sample digits", "digits"),
     ],
@@ -287,7 +286,7 @@ def test_fit_says_what_to_do_next(monkeypatch, capsys):
     assert asked["steps"] == 7 and asked["progress"] and not asked["resume"]
     assert asked["spec"]["target"] == "my_model:target"
     out = capsys.readouterr().out
-    assert "Finished.\n" in out and "pushforward check r\n" in out
+    assert "Finished.\n" in out and "pushforward check r --trust\n" in out
     assert main([*words, "--quiet", "--resume"]) == 0
     assert asked["resume"] and not asked["progress"]
     assert capsys.readouterr().out == ""
@@ -431,11 +430,11 @@ def test_check_answers_by_its_exit_status(outcome, status, run, monkeypatch, cap
 
     monkeypatch.setattr(pushforward, "check", check, raising=False)
     bounded = ["--max-evaluations", "9000"]
-    assert main(["check", str(run), "-n", "700", *bounded]) == status
+    assert main(["check", str(run), "--trust", "-n", "700", *bounded]) == status
     assert capsys.readouterr().out == "a verdict\n"
     assert asked["max_evaluations"] == 9000
     assert asked["n"] == 700 and asked["target"].dim == asked["sampler"].dim == 2
-    assert main(["check", str(run), "--json"]) == status
+    assert main(["check", str(run), "--trust", "--json"]) == status
     assert json.loads(capsys.readouterr().out) == {"outcome": outcome}
 
 
@@ -449,7 +448,7 @@ def test_check_finds_the_density_again(trained, monkeypatch, here, refuse):
     monkeypatch.setattr(pushforward, "check", check, raising=False)
     # From another directory: the run remembers where it was started.
     (here / "my_model.py").unlink()
-    assert main(["check", str(trained)]) == 0
+    assert main(["check", str(trained), "--trust"]) == 0
     assert main(["check", str(trained), "--target", "gaussian"]) == 0
     assert [t.names for t in found] == [("x[0]", "x[1]"), ("x", "y")]
 
@@ -464,9 +463,10 @@ def test_check_needs_a_density(run, refuse, here):
     assert text.endswith("name the target that it was trained for.")
     config = json.loads((run / "config.json").read_text())
     config["target"]["spec"]["folder"] = str(here)
+    del config["checksum"]
     (run / "config.json").write_text(json.dumps(config))
     (here / "my_model.py").write_text(MODEL.replace("WIDTH = 2.0", "WIDTH = 3.0"))
-    text = refuse("check", run)
+    text = refuse("check", run, "--trust")
     assert text.startswith("my_model.py:log_density is no longer the density this run")
     for spec in (None, "mine", {}):
         config["target"]["spec"] = spec
@@ -474,6 +474,22 @@ def test_check_needs_a_density(run, refuse, here):
         assert "run does not remember what" in refuse("check", run)
     (run / "config.json").write_text("{")
     assert "is damaged" in refuse("check", run)
+
+
+def test_the_page_of_a_run(run, capsys):
+    few = ["-n", "200", "--max-evaluations", "60000"]
+    assert main(["report", str(run), *few]) == 0
+    out = capsys.readouterr().out
+    assert f"Page:     {run / 'report.html'}" in out
+    numbers = json.loads((run / "report.json").read_text())
+    assert out.startswith(numbers["verdict"]["outcome"])
+    assert numbers["training"]["message"].startswith("Finished 20 steps")
+    assert numbers["title"] == "my_model.py:log_density in 2 dimensions"
+
+
+def test_pages_that_cannot_be_written(run, refuse):
+    assert "written as .html" in refuse("report", run, "--out", "page.pdf")
+    assert "There is no run or file" in refuse("report", "nowhere")
 
 
 def test_a_demo_ends_with_what_to_type_next(trained, monkeypatch, capsys, here):

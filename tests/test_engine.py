@@ -187,6 +187,7 @@ def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
     file = out / "config.json"
     config = json.loads(file.read_text())
     del config["method"]["objective"]["noise"]["power"]
+    del config["checksum"]
     file.write_text(json.dumps(config))
     steps = TINY_DFT.steps + 4
     longer = pf.fit(
@@ -320,6 +321,55 @@ def test_a_seed_that_breaks_is_frozen_and_the_others_go_on(target, monkeypatch):
     for fitted in fits:
         draws = fitted.sampler.sample(jax.random.key(0), 100)
         assert np.isfinite(draws).all()
+
+
+class Hopeless(AbstractWrapper):
+    """No step is ever finite."""
+
+    def step(self, key, target, state):
+        state, info = self.inner.step(key, target, state)
+        return poisoned(state, jnp.asarray(jnp.nan)), info
+
+
+def test_what_never_made_a_step_is_not_finished(target, tmp_path):
+    """Though it gave up before it had made a hundred."""
+    options = {"progress": False, "out": tmp_path / "run"}
+    method = Hopeless().with_sizes(steps=30)
+    with pytest.raises(TrainingError, match="after 30 of 30 steps: the last of them"):
+        pf.fit(jax.random.key(0), target, method, **options)
+    assert not (tmp_path / "run" / "sampler.safetensors").exists()
+    keys = jax.random.split(jax.random.key(0), 2)
+    fits = pf.fit_many(keys, target, method, progress=False)
+    assert [f.status for f in fits] == [pf.Status.FROZEN] * 2
+
+
+def test_programs_of_earlier_densities_are_let_go(monkeypatch):
+    from pushforward import _programs
+    from pushforward.training import loop
+
+    kept = jax.jit(lambda x: x + 1)
+    kept(1.0)
+    monkeypatch.setattr(_programs, "KEPT", 2)
+    _programs.release()
+
+    def count():
+        return loop.advance._cached._cache_size()
+
+    def fit(width):
+        other = pf.Target(lambda x: -0.5 * jnp.sum((x / width) ** 2), dim=2)
+        pf.fit(jax.random.key(0), other, TINY_GAUSSIAN, steps=2, progress=False)
+        return other
+
+    fit(1.0)
+    second = fit(2.0)
+    both = count()
+    assert both > 1
+    # The same again compiles nothing, and drops nothing.
+    pf.fit(jax.random.key(1), second, TINY_GAUSSIAN, steps=2, progress=False)
+    assert count() == both
+    fit(3.0)
+    assert 0 < count() < both
+    assert kept._cache_size() == 1
 
 
 class Skipping(AbstractWrapper):

@@ -1,5 +1,6 @@
 """The methods' mathematics against closed forms and direct computations."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.stats
 
@@ -358,6 +360,64 @@ def test_every_component_has_its_share_of_a_batch():
     for column in z.reshape(-1, 3).T:
         distance = scipy.stats.kstest(np.asarray(column), "norm").statistic
         assert distance < 2.23 / np.sqrt(z.size / 3)
+    # So is every place in a batch: any part of the points is a sample.
+    for place in (0, 9, 39):
+        distance = scipy.stats.kstest(np.asarray(z[:, place, -1]), "norm").statistic
+        assert distance < 2.23 / np.sqrt(500)
+
+
+def test_particles_take_the_weights_of_the_target():
+    """A sampler with other weights of two modes offers its draws, and does not learn.
+
+    Particles come from the sampler: .6 of them in the first mode, where the target has
+    .3. Every one of them, held out or not, is to follow the target alone.
+    """
+    dim, apart = 2, 8.0
+    centres = jnp.array([[-apart / 2, 0.0], [apart / 2, 0.0]])
+
+    def mixed(first):
+        logs = jnp.log(jnp.array([first, 1 - first]))
+        normal = jax.scipy.stats.norm.logpdf
+        return lambda x: jax.nn.logsumexp(logs + normal(x[None] - centres).sum(1))
+
+    target = pf.Target(mixed(0.3), dim=dim)
+    method = methods.Adaptive(
+        network=networks.mixture(components=2, layers=1, width=4, depth=1),
+        optimiser=optax.set_to_zero(),
+    ).resolve(target)
+    mixture = (
+        jnp.log(jnp.array([0.6, 0.4])),
+        centres,
+        jnp.tile(jnp.eye(dim), (2, 1, 1)),
+    )
+    empty = method.prepared(target)
+    key, init_key = jax.random.split(jax.random.key(0))
+    start = dataclasses.replace(empty, mixture=mixture)
+    state = method.init(init_key, target, jnp.asarray(400), start)
+
+    def sample(key, n):
+        return jax.vmap(state.network)(state.network.latents(key, n))
+
+    key, pool_key, held_key = jax.random.split(key, 3)
+    state = dataclasses.replace(
+        state,
+        pool=sample(pool_key, len(empty.pool)),
+        held=sample(held_key, len(empty.held)),
+        improving=jnp.ones((), bool),
+    )
+
+    @jax.jit
+    def run(state, key):
+        def step(state, key):
+            return method.step(key, target, state)[0], None
+
+        return jax.lax.scan(step, state, jax.random.split(key, 400))[0]
+
+    state = run(state, key)
+    for particles in (state.pool, state.held):
+        share = float(jnp.mean(particles[:, 0] < 0))
+        # Four sds of independent particles.
+        assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / len(particles))
 
 
 def test_one_coupling_layer_is_that_of_flowjax():

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from matplotlib.image import imread
 
-from pushforward.errors import FileError, MissingDependencyError
-from pushforward.report.plots import draws_figure
+import pushforward as pf
+from pushforward.errors import FileError, MissingDependencyError, UsageError
+from pushforward.reporting.plot import draws_figure
 from pushforward.targets import Target, catalogue, constrained
+from pushforward.training.history import History
 
 KEYS = jax.random.split(jax.random.key(0), 2)
 
@@ -21,6 +24,13 @@ TREE = constrained(
     {"tau": "positive"},
     example={"tau": 1.0, "theta": jnp.zeros((4, 4))},
 )
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """Every picture is closed after its test."""
+    yield
+    pyplot.close("all")
 
 
 def planar(key):
@@ -68,6 +78,83 @@ def test_a_place_that_does_not_exist(tmp_path):
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "pushforward.report.plots")
+    monkeypatch.delitem(sys.modules, "pushforward.reporting.plot")
     with pytest.raises(MissingDependencyError, match=r"pushforward\[plots"):
-        importlib.import_module("pushforward.report.plots")
+        importlib.import_module("pushforward.reporting.plot")
+
+
+def test_the_plane_has_the_reference_on_the_same_axes():
+    target, ours = planar(KEYS[0])
+    first, second = pf.plot.draws(target, ours)
+    assert first.get_xlim() == second.get_xlim()
+    dots = np.asarray(first.collections[0].get_offsets())
+    np.testing.assert_allclose(dots, np.asarray(ours), atol=1e-6)
+    assert second.get_title().startswith("exact: 5,000 draws")
+
+
+def test_marginals_are_densities():
+    target, ours = structured(KEYS[0])
+    panels = pf.plot.marginals(target, ours, ours, most=5)
+    assert panels.shape == (5,)
+    for panel in panels:
+        (outline,) = [p for p in panel.patches if not p.get_fill()]
+        corners = outline.get_xy()
+        area = np.abs(np.trapezoid(corners[:, 1], corners[:, 0]))
+        # Not all draws are between the limits.
+        assert 0.9 < area < 1.2
+    assert {t.get_xlabel() for t in panels} >= {"tau", "theta[0,0]"}
+
+
+def test_pairs_begin_with_the_worst_parameter():
+    target, exact = structured(KEYS[0])
+    ours = {**exact, "theta": exact["theta"].copy()}
+    ours["theta"][:, 2, 1] += 1
+    panels = pf.plot.pairs(target, ours, exact, most=3)
+    assert panels.shape == (3, 3)
+    assert panels[2, 0].get_xlabel() == "theta[2,1]"
+    shown, theirs = (c.get_offsets() for c in panels[1, 0].collections)
+    assert abs(np.mean(np.asarray(theirs - shown), axis=0)[0] - 1) < 1e-3
+
+
+def test_draws_that_are_off_leave_the_band():
+    target, exact = structured(KEYS[0])
+    ours = {**exact, "theta": exact["theta"] + 1.0 * (np.arange(16) == 3).reshape(4, 4)}
+    panels = pf.plot.ecdf(target, ours, exact, most=2)
+    assert panels[0].get_title() == "theta[0,3]"
+    (width,) = {round(float(p.get_y() + p.get_height()), 6) for p in panels[0].patches}
+    reference, own = (line.get_ydata() for line in panels[0].lines)
+    assert np.abs(own).max() > width > np.abs(reference).max()
+    assert np.abs(panels[1].lines[1].get_ydata()).max() < width
+
+
+def test_bounds_of_log_z_share_a_panel():
+    rows = [{"step": i, "loss": 1.0 / (i + 1), "seconds": 0.1} for i in range(5)]
+    rows += [
+        {"step": i, "elbo": -1.0 / i, "eubo": 1.0 / i, "kept": 1.0} for i in (1, 2)
+    ]
+    panels = pf.plot.training(History(rows), log_normaliser=0.0)
+    assert [p.get_title() for p in panels] == ["bounds of log Z", "loss"]
+    lower, upper, exact = (line.get_ydata() for line in panels[0].lines)
+    assert list(lower) == [-1.0, -0.5] and list(upper) == [1.0, 0.5]
+    assert set(exact) == {0.0}
+
+
+def test_the_weights_of_an_exact_sampler_are_one():
+    sample = pf.ImportanceSample(
+        np.zeros((8, 1)), np.full(8, 1 / 8), 0.5, 0.0, 8.0, 0.0
+    )
+    panel = pf.plot.weights(sample)
+    line, exact = panel.lines
+    np.testing.assert_allclose(line.get_xdata(), 1.0)
+    assert set(exact.get_xdata()) == {1.0}
+    assert panel.get_title().startswith("log Z = 0.5")
+
+
+def test_what_cannot_be_plotted():
+    target, ours = structured(KEYS[0])
+    with pytest.raises(UsageError, match="no exact draws to compare with"):
+        pf.plot.pairs(target, ours)
+    with pytest.raises(UsageError, match="needs what fit returned"):
+        pf.plot.training(5)
+    with pytest.raises(UsageError, match="structure"):
+        pf.plot.draws(target, np.zeros((5, 2)), ours)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import pushforward as pf
-from pushforward.report import density_contours
+from pushforward.reporting.plot import density_contours
 from reproduction.common.plots import CONTOUR, EXACT, OURS, draw_figures
 from reproduction.common.results import Results, endings
 from reproduction.toy2d.page import FIGURE_1, FIGURE_2

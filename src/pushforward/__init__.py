@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
     from pushforward.mcmc import Exploration, explore, refine
+    from pushforward.reporting import plot, report
     from pushforward.sampler import Sampler, load, load_network, save_network
     from pushforward.targets import (
         AbstractTarget,
@@ -64,7 +65,9 @@ __all__ = [
     "methods",
     "networks",
     "objectives",
+    "plot",
     "refine",
+    "report",
     "save_network",
     "targets",
     "train",
@@ -103,7 +106,9 @@ _HOME = {
     "fit_many": "training",
     "load": "sampler",
     "load_network": "sampler",
+    "plot": "reporting",
     "refine": "mcmc",
+    "report": "reporting",
     "save_network": "sampler",
     "train": "training",
     "weigh": "diagnostics",

@@ -9,13 +9,15 @@ import numpy as np
 from pushforward.errors import UsageError
 
 
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """A whole number of at least `least`."""
+def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """A whole number of at least `least`, and at most `most`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least:
         raise UsageError(
             f"{name} must be a whole number of at least {least}, not {value!r}."
         )
+    if most is not None and value > most:
+        raise UsageError(f"{name} must be at most {most}, not {value!r}.")
     return int(value)
 
 

@@ -4,29 +4,33 @@ Nothing heavy is imported before a command needs it: `--help` and `targets` answ
 once.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from pushforward import _files
+from pushforward import _files, _streams, _user_errors
 from pushforward._cli_arguments import (
     Arguments,
     Check,
     Command,
     Demo,
     Fit,
+    Report,
     Sample,
     Targets,
 )
 from pushforward._version import __version__
 from pushforward.errors import (
+    DamageWarning,
     FileError,
     PushforwardError,
     UnfinishedWarning,
@@ -36,13 +40,14 @@ from pushforward.errors import (
 if TYPE_CHECKING:
     from pushforward import AbstractTarget, Sampler, Verdict
 
-# 0 is success and 2 a mistake in what was asked for, as is usual.
-FAILED, INCONCLUSIVE, INTERRUPTED = 1, 3, 130
+# The exit statuses; 128 and its number for a signal, as is usual. What --help says of
+# them stands in `_cli_arguments.py`.
+DONE, FAILED, REFUSED, INCONCLUSIVE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 # Commands of earlier versions, and what to type instead.
 MOVED = {
     "reproduce": "python -m reproduction toy2d, covertype or mnist",
-    "report": "python -m reproduction report",
+    "report --results": "python -m reproduction report",
     "sample digits": "python -m reproduction digits",
 }
 
@@ -56,32 +61,111 @@ DEMO_SPEED = 1_000_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _streams.prepare()
+    try:
+        with _streams.signals_as_exceptions():
+            status = _answered(words)
+            sys.stdout.flush()
+            return status
+    except _streams.Terminated as stop:
+        _say(f"stopped by {stop.name}{stop.advice}.")
+        return 128 + stop.number
+    except KeyboardInterrupt:
+        _say("interrupted.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has read enough (`| head`).
+        _streams.silence()
+        return DONE
+    except OSError as error:
+        # The output is one of the things that may be full or gone.
+        _streams.silence()
+        _say(_in_words(error))
+        return REFUSED
+
+
+def _answered(words: list[str]) -> int:
+    """The exit status of a command, with a sentence where it did not come to its end.
+
+    What the system refuses, and what the user breaks off, `main` answers for.
+    """
     if words[:1] == ["--version"]:
         print(f"pushforward {__version__}")
-        return 0
+        return DONE
+    debug = bool(os.environ.get("PUSHFORWARD_TRACEBACK"))
     try:
         _require_current(words)
         arguments = _parsed(words or ["--help"])
-        with warnings.catch_warnings():
-            # Each command that trains prints that sentence itself.
-            warnings.simplefilter("ignore", UnfinishedWarning)
-            status = _run(arguments.command)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:
-        # Whoever read the output has read enough (`| head`). What Python would still
-        # write at its end goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _require_here()
+        with _told_warnings():
+            return _run(arguments.command)
     except PushforwardError as error:
-        if os.environ.get("PUSHFORWARD_TRACEBACK"):
+        if debug:
             raise
-        # One line, whatever the message holds.
-        print(f"pushforward: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("pushforward: interrupted.", file=sys.stderr)
-        return INTERRUPTED
+        _say(str(error))
+        return REFUSED
+    except (OSError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        if _user_errors.location(error):
+            _say(_user_errors.raised("Your code", error) + ".")
+            return REFUSED
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split())[:400].rstrip(".")
+        _say(
+            f"internal error: {type(error).__name__}: {message} "
+            f"({Path(frame.filename).name}, line {frame.lineno}). This is a mistake of "
+            "pushforward's; please report it, with this line, the command, and what "
+            "the command prints with PUSHFORWARD_TRACEBACK=1, as SECURITY.md says."
+        )
+        return INTERNAL
+
+
+def _say(sentence: str) -> None:
+    """One line on stderr, whatever the sentence holds."""
+    line = " ".join(sentence.split())
+    # What a file holds may stand in it, and a terminal would obey that.
+    line = "".join(c if c.isprintable() else "?" for c in line)
+    with contextlib.suppress(OSError):
+        print(f"pushforward: {line}", file=sys.stderr, flush=True)
+
+
+def _in_words(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"The output cannot be written ({reason}); write it elsewhere."
+    return f"{error.filename} cannot be used ({reason}); choose another place."
+
+
+@contextlib.contextmanager
+def _told_warnings() -> Iterator[None]:
+    """Warnings of what was damaged are sentences like the others."""
+    with warnings.catch_warnings():
+        # Each command that trains prints that sentence itself.
+        warnings.simplefilter("ignore", UnfinishedWarning)
+        warnings.simplefilter("always", DamageWarning)
+        others = warnings.showwarning
+
+        def show(message, category, *place, **options):
+            if issubclass(category, DamageWarning):
+                _say(str(message))
+            else:
+                others(message, category, *place, **options)
+
+        warnings.showwarning = show
+        yield
+
+
+def _require_here() -> None:
+    """Refuses to work in a directory that is gone."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise FileError(
+            "The working directory is not there any more; change to another one."
+        ) from error
 
 
 def _require_current(words: list[str]) -> None:
@@ -114,6 +198,23 @@ def _parsed(words: list[str]) -> Arguments:
 
 
 def _run(command: Command) -> int:
+    try:
+        return _command(command)
+    except SystemExit as stop:
+        # Ours return. A density, or a library it uses, ended the program: were that
+        # let through, its status would be taken for an answer.
+        raise UsageError(
+            f"Your code ended the program (sys.exit({stop.code!r})"
+            f"{_at(stop)}) before the command was done; remove that call."
+        ) from stop
+
+
+def _at(error: BaseException) -> str:
+    place = _user_errors.location(error)
+    return f", {place}" if place else ""
+
+
+def _command(command: Command) -> int:
     match command:
         case Demo():
             return _demo(command)
@@ -123,6 +224,8 @@ def _run(command: Command) -> int:
             return _sample(command)
         case Check():
             return _check(command)
+        case Report():
+            return _report(command)
         case Targets():
             return _targets()
 
@@ -156,27 +259,36 @@ def _fit(arguments: Fit) -> int:
     method: Any = None
     if arguments.method != "default":
         method = registry[arguments.method]()
-    fit = pf.fit(
-        key,
-        target,
-        method,
-        steps=arguments.steps,
-        batch_size=arguments.batch_size,
-        out=arguments.out,
-        resume=arguments.resume,
-        progress=not arguments.quiet,
-        spec={
-            "target": arguments.target,
-            "dim": arguments.dim,
-            "folder": str(Path.cwd()),
-        },
-    )
+    try:
+        fit = pf.fit(
+            key,
+            target,
+            method,
+            steps=arguments.steps,
+            batch_size=arguments.batch_size,
+            out=arguments.out,
+            resume=arguments.resume,
+            progress=not arguments.quiet,
+            spec={
+                "target": arguments.target,
+                "dim": arguments.dim,
+                "folder": str(Path.cwd()),
+            },
+        )
+    except _streams.Terminated as stop:
+        if (arguments.out / "state.safetensors").exists():
+            stop.advice = (
+                f"; what it had learnt by then is in {arguments.out}: to go on, repeat "
+                "the same with --resume"
+            )
+        raise
     if fit.status is pf.Status.INTERRUPTED:
         print(fit.message, file=sys.stderr)
         return INTERRUPTED
     if not arguments.quiet:
         print(fit.message)
-        print(f"Is it any good?  pushforward check {arguments.out}")
+        trust = " --trust" if naming.is_code(arguments.target) else ""
+        print(f"Is it any good?  pushforward check {arguments.out}{trust}")
         print(
             f"Draw from it:    pushforward sample {arguments.out} -n 1000000 "
             "--out draws.npz"
@@ -219,7 +331,31 @@ def _status(verdict: "Verdict") -> int:
     ]
 
 
-def _target(arguments: Check) -> "AbstractTarget":
+def _report(arguments: Report) -> int:
+    import pushforward as pf
+
+    key = _key(arguments.seed)
+    target = _target(arguments)
+    run, out = arguments.run, arguments.out
+    if out is None:
+        out = run / "report.html" if run.is_dir() else run.with_suffix(".html")
+    path = pf.report(
+        key,
+        target,
+        _load(run, target),
+        out,
+        n=arguments.draws,
+        max_evaluations=arguments.max_evaluations,
+        run=run if run.is_dir() else None,
+    )
+    verdict = json.loads(path.with_suffix(".json").read_text("utf-8"))["verdict"]
+    print(f"{verdict['outcome']}: {verdict['summary']}")
+    print(f"Page:     {path}")
+    print(f"Numbers:  {path.with_suffix('.json')}")
+    return 0
+
+
+def _target(arguments: Check | Report) -> "AbstractTarget":
     """The target to check against: the one given, or the one the run remembers."""
     from pushforward.targets import naming
     from pushforward.training.rundir import RunDirectory
@@ -241,9 +377,18 @@ def _target(arguments: Check) -> "AbstractTarget":
             "NAME, --target my_model.py:log_density --dim D or, where a module holds "
             "a Target, --target my_model.py:target."
         )
-    folders = [Path(spec.get("folder") or "."), Path.cwd()]
-    target = naming.target_from_spec(spec["target"], spec.get("dim"), folders)
-    _require_same(target, about.get("fingerprint") or [], spec["target"])
+    name, dim, folder = spec["target"], spec.get("dim"), spec.get("folder")
+    if not isinstance(dim, int | None) or not isinstance(folder, str | None):
+        raise FileError(f"{run} is damaged: its config does not say where {name} is.")
+    if naming.is_code(name) and not arguments.trust:
+        raise UsageError(
+            f"{run} was trained for {name!r}, and to find that again runs the code of "
+            "that name; if you trust whoever made the run, say --trust, or say "
+            "yourself what it should sample from, with --target."
+        )
+    folders = [Path(folder or "."), Path.cwd()]
+    target = naming.target_from_spec(name, dim, folders)
+    _require_same(target, about.get("fingerprint") or [], name)
     return target
 
 
@@ -274,7 +419,7 @@ def _demo(arguments: Demo) -> int:
     import jax
 
     import pushforward as pf
-    from pushforward.report.plots import draws_figure
+    from pushforward.reporting.plot import draws_figure
 
     keys = jax.random.split(_key(0), 4)
     target = pf.targets.get(DEMO_TARGET)

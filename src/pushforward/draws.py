@@ -4,6 +4,8 @@ import contextlib
 import csv
 import functools
 import io
+import math
+import re
 import shutil
 import sys
 import tempfile
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pushforward import _files
-from pushforward.errors import UsageError
+from pushforward.errors import FileError, UsageError
 from pushforward.targets.structure import Structure
 
 Blocks = Iterator[list[np.ndarray]]
@@ -55,6 +57,9 @@ def write_draws(
             f"Draws are written as .npy, .npz or .csv, and {str(path)!r} is none "
             "of them; give the name another ending."
         )
+    if path.suffix == ".npz":
+        _require_members(structure)
+    _require_space(path, structure, n)
     with _files.replacing(path) as file, _reporter(n, path, progress) as report:
         writers[path.suffix](file, structure, n, _leaves(batches, report))
     return path
@@ -75,6 +80,23 @@ def column_names(structure: Structure) -> list[str]:
 def leaf_names(structure: Structure) -> list[str]:
     """A name for each array of an `.npz` file."""
     return [leaf.name or "draws" for leaf in structure.leaves]
+
+
+def _require_space(path: Path, structure: Structure, n: int) -> None:
+    """Refuses what the disk cannot hold before anything is computed for it."""
+    numbers = n * sum(math.prod(leaf.shape) for leaf in structure.leaves)
+    # As text a number and what ends it are at least two bytes.
+    needed = numbers * (2 if path.suffix == ".csv" else _dtype().itemsize)
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError:
+        # What is wrong there is told when the file is begun.
+        return
+    if needed > free:
+        raise FileError(
+            f"{path} needs {needed:,} bytes, and {free:,} are free there: write fewer "
+            "draws, or to another disk."
+        )
 
 
 def _leaves(batches: Iterator[Any], report: Callable[[int], None]) -> Blocks:
@@ -138,6 +160,21 @@ def _write_npz(
             part.seek(0)
             with archive.open(member, "w", force_zip64=True) as into:
                 shutil.copyfileobj(part, into, 1 << 20)
+
+
+# A folder above, a root, a drive: places outside of the folder an archive is taken
+# apart in.
+_OUTSIDE = re.compile(r"(^|[/\\])\.\.?([/\\]|$)|^[/\\]|^[A-Za-z]:[/\\]|[\x00-\x1f]")
+
+
+def _require_members(structure: Structure) -> None:
+    """Refuses names that would leave the folder where somebody unpacks the archive."""
+    for name in leaf_names(structure):
+        if _OUTSIDE.search(name):
+            raise UsageError(
+                f"An .npz file cannot hold an array of the name {name!r}, which is a "
+                "place outside of it; write .npy or .csv, or rename the parameter."
+            )
 
 
 def _member(name: str) -> zipfile.ZipInfo:

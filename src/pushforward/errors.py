@@ -1,6 +1,7 @@
 """The errors a user sees: one sentence that says what, where and what to do."""
 
 __all__ = [
+    "DamageWarning",
     "DensityError",
     "FileError",
     "MissingDependencyError",
@@ -33,6 +34,10 @@ class MissingDependencyError(PushforwardError, ImportError):
 
 class UnfinishedWarning(UserWarning):
     """Ctrl-C ended a training; what was learnt by then was returned."""
+
+
+class DamageWarning(UserWarning):
+    """Something in a run was damaged and could be left out; what that was is told."""
 
 
 class TrainingError(PushforwardError, RuntimeError):

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt
 from pushforward import _io
 from pushforward._io import Arrays
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
+from pushforward._validate import finite, whole_number
 from pushforward.draws import write_draws
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import (
@@ -34,7 +35,7 @@ from pushforward.networks import (
     build,
     describe,
 )
-from pushforward.targets.arguments import as_key
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
@@ -44,6 +45,9 @@ from pushforward.targets.structure import Structure
 BLOCK, BLOCK_NUMBERS = 16_384, 2**20
 # One key makes at most so many draws: each has an index of 32 bits.
 MOST = 2**32
+# In more dimensions the identity is written out, a matrix of so many rows: a small file
+# must not claim a large one.
+IDENTITY = 8192
 
 Shape = int | tuple[int, ...]
 
@@ -166,6 +170,13 @@ class Sampler(eqx.Module):
             >>> round(float(sampler.log_prob(jnp.zeros(2))), 3)
             -1.838
         """
+        if not (callable(network) and isinstance(network, Network)):
+            raise UsageError(
+                "The network must be a module with in_size and out_size that can be "
+                f"called with one point, not a {type(network).__name__}."
+            )
+        target = None if target is None else as_target(target)
+        noise_scale = finite("noise_scale", noise_scale)
         if dim is None:
             dim = int(network.out_size) if target is None else target.dim
         structure = Structure.vector(dim) if target is None else target.structure
@@ -218,7 +229,7 @@ class Sampler(eqx.Module):
         Returns:
             The user's tree, each array with `shape` in front of its own shape.
         """
-        return _sample(self, as_key(key), _shape(shape))
+        return _sample(self, one_key(key), _shape(shape))
 
     @_method
     def sample_and_log_prob(
@@ -229,7 +240,7 @@ class Sampler(eqx.Module):
         It costs no more than `sample`, and less than `log_prob` of the draws.
         """
         self._require_density("sample_and_log_prob")
-        return _sample_and_log_prob(self, as_key(key), _shape(shape))
+        return _sample_and_log_prob(self, one_key(key), _shape(shape))
 
     @_method
     def log_prob(self, x: Any) -> Float[Array, "*shape"]:
@@ -317,8 +328,9 @@ class Sampler(eqx.Module):
             n: how many draws there are in all.
             size: how many come at once; chosen here if None. The last may be fewer.
         """
-        key, (n,) = as_key(key), _shape(n)
-        size = min(self.block_size if size is None else size, n)
+        key, (n,) = one_key(key), _shape(whole_number("n", n, least=0))
+        size = self.block_size if size is None else whole_number("size", size)
+        size = min(size, n)
         return self._iter_batches(key, n, size)
 
     def _iter_batches(self, key, n: int, size: int) -> Iterator[Any]:
@@ -374,12 +386,14 @@ class Sampler(eqx.Module):
         """
         path = Path(path)
         arrays = {name: np.asarray(a) for name, a in self.arrays().items()}
+        _require_finite("sampler", arrays)
         header: dict[str, Any] = {
             "network": describe(self.network),
             "structure": self.structure.to_json(),
         }
         plain = _io.with_prefix("preconditioner", _identity(self.dim))
-        if all(np.array_equal(arrays[name], plain[name]) for name in plain):
+        same = all(np.array_equal(arrays[name], plain[name]) for name in plain)
+        if same and self.dim <= IDENTITY:
             # For an image it would be larger than the network.
             header["preconditioner"] = "none"
             arrays = {k: v for k, v in arrays.items() if k not in plain}
@@ -475,6 +489,17 @@ def _identity(dim: int) -> Arrays:
     return {name: np.asarray(a) for name, a in identity.items()}
 
 
+def _require_finite(what: str, arrays: Arrays) -> None:
+    """Refuses to write what `load` would refuse to read."""
+    for name, array in arrays.items():
+        floats = jnp.issubdtype(array.dtype, jnp.inexact)
+        if floats and not np.isfinite(array).all():
+            raise UsageError(
+                f"The {what} holds numbers that are not finite, in {name!r}, and is "
+                "of no use: it was not written; train anew."
+            )
+
+
 def _stored_as(dtype: str | None, arrays: Arrays) -> Arrays:
     """A network's matrices in `dtype`; its vectors are small and stay as they are."""
     if dtype is None:
@@ -525,6 +550,11 @@ def load(
                 f"{structure.size} coordinates."
             )
         if header.get("preconditioner") == "none":
+            if structure.size > IDENTITY:
+                raise FileError(
+                    f"{path} is damaged: in {structure.size} dimensions it must hold a "
+                    "preconditioner."
+                )
             # Of the network's size only once its own arrays have been compared.
             _compare(path, network, arrays)
             arrays |= _io.with_prefix("preconditioner", _identity(structure.size))
@@ -536,11 +566,19 @@ def load(
             noise if "noise_scale" in arrays else None,
             is_leaf=lambda x: x is None,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RecursionError,
+        TypeError,
+    ) as error:
         raise FileError(
             f"{path} is not a sampler file this version can read ({error!r})."
         ) from error
-    return _io.restore(skeleton, arrays, path, lambda sampler: sampler.arrays())
+    names: Any = Sampler.arrays
+    return _io.restore(skeleton, arrays, path, names, finite=True)
 
 
 def _read_structure(path: Path, stored: Any, own: Structure | None) -> Structure:
@@ -553,6 +591,10 @@ def _read_structure(path: Path, stored: Any, own: Structure | None) -> Structure
     return structure
 
 
+# Arguments of networks that count layers, and how many there may be.
+_COUNTS, _LAYERS = ("depth", "layers"), 1000
+
+
 def _skeleton(path: Path, description: Any, arrays: Arrays, like: Any) -> Any:
     """The shapes of a network, from its description or from one like it."""
     if like is not None:
@@ -563,13 +605,15 @@ def _skeleton(path: Path, description: Any, arrays: Arrays, like: Any) -> Any:
             "not part of pushforward; pass a network of that class and of the same "
             "sizes as load(path, like=network)."
         )
-    # No number in the description of a network exceeds that of its weights.
-    most = sum(a.size for a in arrays.values())
+    # No number in the description of a network exceeds that of its weights; what is
+    # built layer by layer has few.
+    weights = sum(a.size for a in arrays.values())
     for name, value in description.items() if isinstance(description, dict) else ():
-        if isinstance(value, int) and value > max(most, 1):
+        most = min(weights, _LAYERS) if name in _COUNTS else weights
+        if isinstance(value, int) and not -1 <= value <= max(most, 1):
             raise FileError(
                 f"{path} is damaged: its network has {name}={value}, which does not "
-                f"fit the {most} numbers of the file."
+                f"fit the {weights} numbers of the file."
             )
     return build(description)
 
@@ -592,6 +636,7 @@ def save_network(
     """
     path = Path(path)
     arrays = {name: np.asarray(a) for name, a in arrays_of(network).items()}
+    _require_finite("network", arrays)
     header = {"network": describe(network)}
     _io.write(path, NETWORK, header, _stored_as(dtype, arrays))
     return path
@@ -605,7 +650,7 @@ def load_network(path: str | Path, like: Any = None) -> Any:
     path = Path(path)
     header, arrays = _io.read(path, NETWORK)
     skeleton = _skeleton(path, header.get("network"), arrays, like)
-    return _io.restore(skeleton, arrays, path, arrays_of)
+    return _io.restore(skeleton, arrays, path, arrays_of, finite=True)
 
 
 # The networks of version 1 that have got names of their own for their arrays.
@@ -648,6 +693,9 @@ def _as_coupling_map(
     first, last, bias = names[0], names[-2], names[-1]
     if not 2 <= dim <= arrays[bias].size:
         raise ValueError(f"in_size={dim}")
+    # Before anything is made of these sizes.
+    if arrays[first].shape[::2] != (layers, dim // 2) or arrays[last].ndim < 2:
+        raise ValueError(f"layers={layers}, in_size={dim}")
     kept, changed = np.arange(dim // 2), np.arange(dim // 2, dim)
     arrays = dict(arrays)
     # It saw the kept half alone, and gave a shift and a scale for each of the others.

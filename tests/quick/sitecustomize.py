@@ -1,11 +1,14 @@
 """Cuts every training to a few steps, unless its number of steps is given.
 
+The page of a fit runs no NUTS to compare with: its program takes long to compile.
+
 Python imports this file at its start where its folder is on PYTHONPATH. So the tests
 run what a reader would type, in a minute.
 """
 
 import functools
 
+from pushforward.reporting import cost
 from pushforward.training import session
 
 _STEPS = 60
@@ -19,3 +22,4 @@ def _quickly(key, data, learner, steps, directory, describe):
 
 
 session.prepare = _quickly
+cost.MAX_NUTS_DIM = 0

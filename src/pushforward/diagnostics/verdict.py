@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pushforward import _html
 from pushforward.diagnostics import stationarity
 from pushforward.diagnostics.arguments import MIN_DRAWS, take_draws
 from pushforward.diagnostics.budget import Budget
@@ -92,6 +93,28 @@ class Verdict:
         headline = word.upper() if self.outcome is Outcome.FAILED else word
         lines = [f"{headline}: {self.summary}", f"Tested: {tested}"]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sentence, and a row for each test."""
+        rows = [
+            [
+                f.outcome.value,
+                f.name,
+                *(
+                    "" if value is None else f"{value:.3g}"
+                    for value in (f.statistic, f.reference, f.p_value)
+                ),
+                f.sentence,
+            ]
+            for f in self.findings
+        ]
+        columns = ("outcome", "test", "draws", "reference", "p", "what it found")
+        tested = f"{self.n:,} draws against {self.reference}."
+        return (
+            _html.heading(self.outcome.value, self.summary)
+            + _html.heading("tested", tested)
+            + _html.table(rows, columns)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain names and numbers, as JSON holds them."""
@@ -188,6 +211,27 @@ def check(
     Raises:
         UsageError: There are too few draws, or they do not fit the target.
     """
+    return judge(key, target, draws, reference, n, max_evaluations)[0]
+
+
+def judge(
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    draws: Any,
+    reference: Any,
+    n: int,
+    max_evaluations: int | float | None,
+) -> tuple[Verdict, Evidence | None]:
+    """The verdict of `check`, and what it rests on, where there were enough draws.
+
+    Args:
+        key: As for `check`.
+        target: As for `check`.
+        draws: As for `check`.
+        reference: As for `check`.
+        n: As for `check`.
+        max_evaluations: As for `check`.
+    """
     key, target = as_key(key), as_target(target)
     if not isinstance(n, int | np.integer) or n < MIN_DRAWS:
         raise UsageError(
@@ -198,7 +242,7 @@ def check(
     tested, given, broken = take_draws(draw_key, target, draws, n)
     findings = [] if broken is None else [broken]
     made, doubts, shortfalls = "there are too few finite draws to compare", [], []
-    sample = None
+    sample, evidence = None, None
     if len(tested) >= MIN_DRAWS:
         cost = Sample.evaluations(target, len(tested))
         made = budget.lacks(cost, "evaluating the draws") or ""
@@ -242,7 +286,7 @@ def check(
         findings = [*findings, moved]
     outcome, summary = _judge(findings, made, doubts, shortfalls, len(tested))
     against = made.description if isinstance(made, Reference) else "no reference"
-    return Verdict(
+    verdict = Verdict(
         outcome,
         summary,
         tuple(findings),
@@ -251,6 +295,7 @@ def check(
         given,
         budget.spent,
     )
+    return verdict, evidence
 
 
 def _outside(sample: Sample, count: int, total: int) -> TestResult:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward._validate import whole_number
 from pushforward.errors import UsageError
 from pushforward.mcmc.ascent import (
     ASCENT_STEPS,
@@ -32,6 +33,7 @@ from pushforward.mcmc.ascent import (
 )
 from pushforward.mcmc.mixture import GaussianMixture
 from pushforward.mcmc.smc import Particles, temper
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 
 MAX_EVALUATIONS = 8_000_000
@@ -129,10 +131,12 @@ def explore(
         An `Exploration`; its `agreed` says whether to trust it. A mode that no ascent
         and no run reaches is missing without a sign.
     """
+    key, target = one_key(key), as_target(target)
     target.require_density("explore")
     budget = MAX_EVALUATIONS if max_evaluations is None else max_evaluations
-    if budget < 1:
+    if isinstance(budget, int) and budget < 1:
         raise UsageError(f"max_evaluations must be at least 1; it is {budget}.")
+    budget = whole_number("max_evaluations", budget)
     climb_key, key = jax.random.split(key)
     found = _climb(climb_key, target)
     spent, n, runs = found.evaluations, FIRST_PARTICLES, []

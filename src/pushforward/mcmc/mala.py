@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward._validate import whole_number
 from pushforward.errors import UsageError
 from pushforward.mcmc.moments import mean_and_covariance
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 
 
@@ -112,9 +114,9 @@ def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) ->
     Raises:
         UsageError: The target has no density, or there are too few draws.
     """
+    key, target = one_key(key), as_target(target)
     target.require_density("refine")
-    if steps < 0:
-        raise UsageError(f"steps must not be negative, and it is {steps}.")
+    steps = whole_number("steps", steps, least=0, most=2**31 - 1)
     flat = target.structure.flatten_draws(draws)
     if len(flat) <= target.dim:
         raise UsageError(

@@ -68,7 +68,10 @@ _IMPROVED, _PATIENCE, _LAST_REVIEWS = 0.85, 4, 4
 _LAST_SHARE = 0.4
 # The weight of the forward KL beside the reverse KL, at first.
 _FORWARD = 0.2
-# Components of the mixture, where exploration found one mode.
+# In few dimensions the mixture has as many components as exploration's particles tell
+# apart: a covariance for every so many of them and dimension. Rings and arcs have
+# maxima anywhere or nowhere, so that the number of maxima says little. At least these.
+_PARTICLES_EACH = 16
 _COMPONENTS = 16
 
 
@@ -148,7 +151,11 @@ class ExploreAndTrain(AbstractMethod):
         held, pool = np.split(rng.permutation(len(u)), [len(u) // 4])
         evaluations = jnp.asarray(found.evaluations, jnp.int32)
         most = self._components
-        counts = _share_out(found.mode_weights, found.num_maxima, most, target.dim)
+        enough = found.num_maxima
+        if target.dim <= MANY:
+            told_apart = len(u) // (_PARTICLES_EACH * target.dim)
+            enough = max(enough, told_apart, _COMPONENTS)
+        counts = _share_out(found.mode_weights, min(enough, most))
         labels, counts = jnp.asarray(found.labels), jnp.asarray(counts)
         mixture = fit_mixture_to_modes(key, u, labels, axes, counts, most)
         return Prepared(
@@ -215,7 +222,7 @@ class ExploreAndTrain(AbstractMethod):
         self, key: PRNGKeyArray, target: AbstractTarget, state: AdaptiveState
     ) -> tuple[AdaptiveState, Info]:
         view = state.initialisation.precondition(target)
-        move_key, latent_key, accept_key = jax.random.split(key, 3)
+        move_key, latent_key, accept_key, held_key = jax.random.split(key, 4)
         n, clock, optimiser = self.batch_size, state.clock, self.training.optimiser
         rows, held_rows = (
             (clock.step * count + jnp.arange(count)) % size
@@ -241,7 +248,7 @@ class ExploreAndTrain(AbstractMethod):
             kept = _offer(accept_key, x, delta, draws, found)
             # The same draws: what is held out is trained on no more than before.
             few = held.shape[0]
-            kept_held = _offer(accept_key, held, held_delta, draws[:few], found[:few])
+            kept_held = _offer(held_key, held, held_delta, draws[:few], found[:few])
             return loss, along, kept, kept_held
 
         def distil(arrays):
@@ -391,14 +398,9 @@ def _into(preconditioner: Preconditioner, x, centres, axes):
     return u, jax.vmap(turn)(centres.astype(x.dtype), axes.astype(x.dtype))
 
 
-def _share_out(
-    weights: np.ndarray, maxima: int, most: int, dim: int
-) -> Int[np.ndarray, " k"]:
-    """How many components each mode has, in which there may be several maxima."""
-    modes = len(weights)
-    total = max(modes, min(maxima, most))
-    total = min(most, max(total, _COMPONENTS if dim <= MANY else 1))
-    counts = np.ones(modes, np.int32)
+def _share_out(weights: np.ndarray, total: int) -> Int[np.ndarray, " k"]:
+    """How many of `total` components each mode has: at least one."""
+    counts = np.ones(len(weights), np.int32)
     while counts.sum() < total:
         counts[np.argmax(weights / counts)] += 1
     return counts

@@ -68,7 +68,10 @@ class AbstractDensityNetwork(AbstractNetwork):
         """The log density of its draws at any point, by the inverse."""
 
     def latents(self, key: PRNGKeyArray, n: int) -> Float[Array, "n i"]:
-        """`n` latent points for training: each standard normal, together stratified."""
+        """`n` latent points for training: each standard normal, together stratified.
+
+        Each by itself is standard normal, so that any part of them is a sample.
+        """
         return jax.random.normal(key, (n, self.in_size), NETWORK_DTYPE)
 
     @abc.abstractmethod
@@ -145,8 +148,13 @@ def at_rest(
 
 
 def stratified_normal(key: PRNGKeyArray, n: int) -> Float[Array, " n"]:
-    """`n` standard normal numbers, one in each nth of the distribution, in order."""
+    """`n` standard normal numbers, one in each nth of the distribution, shuffled.
+
+    In order, the first of them would not be standard normal, nor any other by itself.
+    """
+    key, order_key = jax.random.split(key)
     u = jax.random.uniform(key, (n,), NETWORK_DTYPE)
-    u = (jnp.arange(n, dtype=NETWORK_DTYPE) + u) / n
+    strata = jax.random.permutation(order_key, jnp.arange(n, dtype=NETWORK_DTYPE))
+    u = (strata + u) / n
     tiny = jnp.finfo(NETWORK_DTYPE).eps
     return jax.scipy.special.ndtri(jnp.clip(u, tiny, 1 - tiny)).astype(NETWORK_DTYPE)

@@ -154,7 +154,7 @@ class MixtureMap(AbstractDensityNetwork, AbstractStoredNetwork):
         return self.base_log_density(b, self.inverse_factors()) - log_det
 
     def latents(self, key: PRNGKeyArray, n: int) -> Float[Array, "n i"]:
-        """Every component has its share of the points."""
+        """Every component has its share of the points, in no order."""
         key, last_key = jax.random.split(key)
         z = jax.random.normal(key, (n, self.in_size), NETWORK_DTYPE)
         return z.at[:, -1].set(stratified_normal(last_key, n))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
+from pushforward._programs import note
 from pushforward.errors import UsageError
 from pushforward.targets.base import AbstractTarget
 
@@ -23,9 +24,24 @@ def as_key(key: Any) -> Key[Array, "..."]:
     )
 
 
+def one_key(key: Any) -> Key[Array, ""]:
+    """A single random key."""
+    key = as_key(key)
+    if key.shape:
+        raise UsageError(
+            f"A single random key is needed here, not an array of {key.shape} of them; "
+            "take one of them, or map over all with jax.vmap."
+        )
+    return key
+
+
 def as_target(target: Any) -> AbstractTarget:
-    """The target, or a `UsageError` that says how to make one."""
+    """The target, or a `UsageError` that says how to make one.
+
+    The public functions come by here: programs of earlier densities are let go of.
+    """
     if isinstance(target, AbstractTarget):
+        note(target)
         return target
     hint = "use pushforward.Target, or one of the built-in pushforward.targets"
     if callable(target):

@@ -17,12 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward import _html
 from pushforward.errors import UsageError
 from pushforward.targets.constraints import Constraint
 from pushforward.targets.structure import Structure
 
 # One constraint for a bare array, or one for each parameter that has one, by name.
 Constraints = str | Constraint | Mapping[str, str | Constraint]
+
+# Parameters that a notebook shows.
+_SHOWN = 12
 
 # Terms of sums over data that `AbstractTarget.map` may hold at once.
 _MAX_TERMS = 2**22
@@ -284,6 +288,21 @@ class AbstractTarget(eqx.Module):
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         facts = [f"{k}={_word(v)}" for k, v in values.items() if _word(v)]
         return f"{type(self).__name__} of {self.structure}\n  {', '.join(facts)}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row for each parameter."""
+        leaves = self.structure.leaves
+        rows = [
+            (leaf.name or "x", str(leaf.shape or "scalar"), str(leaf.constraint))
+            for leaf in leaves[:_SHOWN]
+        ]
+        if len(leaves) > _SHOWN:
+            rows.append((f"and {len(leaves) - _SHOWN} more", "", ""))
+        exact = "with" if self.can_sample else "without"
+        what = f"{self.dim:,} coordinates, {exact} exact draws"
+        return _html.heading(type(self).__name__, what) + _html.table(
+            rows, ("parameter", "shape", "constraint")
+        )
 
     @abc.abstractmethod
     def minibatch(self, key: PRNGKeyArray) -> "AbstractTarget":

@@ -225,17 +225,26 @@ ordered = Constraint("ordered")
 simplex = Constraint("simplex")
 
 
+def _bounded(kind: str, *bounds: Any) -> Constraint:
+    try:
+        numbers = tuple(float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"The bounds of {kind} must be numbers, not {', '.join(map(repr, bounds))}."
+        ) from None
+    return Constraint.parse(str(Constraint(kind, numbers)))
+
+
 def greater_than(lower: float | int) -> Constraint:
     """Numbers above `lower`."""
-    return Constraint.parse(str(Constraint("greater_than", (float(lower),))))
+    return _bounded("greater_than", lower)
 
 
 def less_than(upper: float | int) -> Constraint:
     """Numbers below `upper`."""
-    return Constraint.parse(str(Constraint("less_than", (float(upper),))))
+    return _bounded("less_than", upper)
 
 
 def interval(lower: float | int, upper: float | int) -> Constraint:
     """Numbers between `lower` and `upper`."""
-    bounds = (float(lower), float(upper))
-    return Constraint.parse(str(Constraint("interval", bounds)))
+    return _bounded("interval", lower, upper)

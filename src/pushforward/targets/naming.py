@@ -15,6 +15,10 @@ from pushforward.errors import FileError, UsageError
 from pushforward.targets import catalogue
 from pushforward.targets.base import AbstractTarget, Target
 
+# What the user's code may raise. A call of `sys.exit` in it must not end the program
+# with a status that says that all is well.
+_RAISED = (Exception, SystemExit)
+
 
 def target_from_spec(
     text: str, dim: int | None = None, folders: Sequence[Path] = ()
@@ -32,7 +36,7 @@ def target_from_spec(
     Raises:
         UsageError: if nothing has that name, or it is not a target or a log density.
     """
-    if ":" in text or text.endswith(".py"):
+    if is_code(text):
         found = _find(text, folders or [Path.cwd()])
         if callable(found) and not isinstance(found, AbstractTarget):
             found = _of_function(text, found, dim)
@@ -48,6 +52,11 @@ def target_from_spec(
     return found
 
 
+def is_code(text: str) -> bool:
+    """Whether this is the name of code, and not that of a built-in target."""
+    return ":" in text or text.endswith(".py")
+
+
 def _of_function(text: str, function: Any, dim: int | None) -> AbstractTarget:
     if not _takes_nothing(function):
         if dim is None:
@@ -55,7 +64,7 @@ def _of_function(text: str, function: Any, dim: int | None) -> AbstractTarget:
         return Target(function, dim=dim)
     try:
         made = function()
-    except Exception as error:
+    except _RAISED as error:
         raise UsageError(_user_errors.raised(text, error) + ".") from error
     if not isinstance(made, AbstractTarget):
         raise UsageError(
@@ -87,7 +96,11 @@ def _find(text: str, folders: Sequence[Path]) -> Any:
         raise UsageError(f"Say which function of {place} it is, as in {example}.")
     found = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        try:
+            there = hasattr(found, part)
+        except _RAISED as error:
+            raise UsageError(_user_errors.raised(text, error) + ".") from error
+        if not there:
             near = difflib.get_close_matches(part, dir(found), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise UsageError(f"{place} has no {name!r}{hint}")
@@ -111,8 +124,8 @@ def _from_file(place: str, folders: Sequence[Path]) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
+    except _RAISED as error:
+        sys.modules.pop(name, None)
         raise _not_imported(place, error) from error
     return module
 
@@ -121,7 +134,7 @@ def _from_module(place: str, folders: Sequence[Path]) -> ModuleType:
     sys.path[:0] = [str(f) for f in folders if str(f) not in sys.path]
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except _RAISED as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{place}.".startswith(f"{missing}."):
             last = place.split(".")[-1] or "my_model"
@@ -132,6 +145,6 @@ def _from_module(place: str, folders: Sequence[Path]) -> ModuleType:
         raise _not_imported(place, error) from error
 
 
-def _not_imported(place: str, error: Exception) -> UsageError:
+def _not_imported(place: str, error: BaseException) -> UsageError:
     sentence = _user_errors.raised(f"{place} cannot be imported: it", error)
     return UsageError(f"{sentence}.")

@@ -241,7 +241,10 @@ class Structure:
     def batched(self, tree: Any) -> tuple[Any, tuple[int, ...]]:
         """A tree of points as arrays of floats, and the leading shape they share."""
         self._check_tree(tree)
-        tree = jax.tree.map(lambda a: jnp.asarray(a, float), tree)
+        try:
+            tree = jax.tree.map(lambda a: jnp.asarray(a, float), tree)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"The points must be numbers ({error}).") from error
         leading = None
         for leaf, value in zip(self.leaves, jax.tree.leaves(tree), strict=True):
             cut = value.ndim - len(leaf.shape)
@@ -307,18 +310,24 @@ class Structure:
             )
         try:
             leaves = tuple(
-                Leaf(
-                    str(leaf["name"]),
-                    tuple(int(s) for s in leaf["shape"]),
+                _leaf(
+                    _name(leaf["name"]),
+                    tuple(_length(s) for s in leaf["shape"]),
                     Constraint.parse(leaf["constraint"]),
                 )
                 for leaf in data["leaves"]
             )
             treedef = jax.tree.structure(_decode(data["tree"]))
-            names = None if data["names"] is None else tuple(map(str, data["names"]))
+            names = None if data["names"] is None else tuple(map(_name, data["names"]))
             structure = Structure(treedef, leaves, names)
             size = structure.size
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise FileError(
                 f"The file's description of its parameters is damaged ({error!r})."
             ) from error
@@ -332,6 +341,20 @@ class Structure:
                 "fit together."
             )
         return structure
+
+
+def _length(value: Any) -> int:
+    """The length of an axis, as a file holds it."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"an axis of length {value!r}")
+    return value
+
+
+def _name(value: Any) -> str:
+    """A name as a file holds it; one that a terminal would obey is refused."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"the name {value!r}")
+    return value
 
 
 def _encode(node: Any) -> Any:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key, PRNGKeyArray
 from pushforward.errors import UsageError
 from pushforward.methods import AbstractMethod, default
 from pushforward.methods.base import AbstractTask
-from pushforward.targets.arguments import as_key, as_target
+from pushforward.targets.arguments import as_key, as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.training import session
 from pushforward.training.callback import Callback, Event
@@ -86,32 +86,52 @@ def fit(
         A `Fit`, with the sampler, how training ended, the history and the config. After
         Ctrl-C the sampler is as it was then, and an `UnfinishedWarning` says so.
     """
-    key, target = as_key(key), as_target(target)
+    key, target = one_key(key), as_target(target)
     learner = _method(method, target, batch_size)
     steps = None if steps is None else whole_number("steps", steps)
     session.require_callback(callback, callback_every, watch, watch_every)
-    directory = session.open_directory(out, resume=resume)
+    session.require_seconds(checkpoint_seconds)
+    with session.opened(out, resume=resume) as directory:
 
-    def describe() -> Config:
-        doubts = admit(jax.random.fold_in(key, _EXAMINE), target, throw=throw)
-        return describe_target(target, spec, doubts)
+        def describe() -> Config:
+            doubts = admit(jax.random.fold_in(key, _EXAMINE), target, throw=throw)
+            return describe_target(target, spec, doubts)
 
-    learner, config = session.prepare(key, target, learner, steps, directory, describe)
-    (outcome,) = session.launch(
-        key,
-        target,
-        learner,
-        directory,
-        progress=progress,
-        callback=callback,
-        callback_every=callback_every,
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    fitted = _fit_of(key, target, outcome, config, directory)
-    session.report_ending(fitted, throw=throw)
-    if directory is not None and fitted.finished:
-        fitted.sampler.save(directory.path / SAMPLER)
+        learner, config = session.prepare(
+            key, target, learner, steps, directory, describe
+        )
+        (outcome,) = session.launch(
+            key,
+            target,
+            learner,
+            directory,
+            progress=progress,
+            callback=callback,
+            callback_every=callback_every,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        fitted = _fit_of(key, target, outcome, config, directory)
+        if directory is not None:
+            directory.write_ending(_ending_of(fitted))
+        session.report_ending(fitted, throw=throw)
+        if directory is not None and fitted.finished:
+            fitted.sampler.save(directory.path / SAMPLER)
     return fitted
+
+
+def _ending_of(fitted: Fit) -> dict[str, Any]:
+    """How a fit ended, as plain names and numbers."""
+    return {
+        "status": fitted.status.name,
+        "message": fitted.message,
+        "steps": fitted.steps,
+        "planned": fitted.planned,
+        "nonfinite_steps": fitted.nonfinite_steps,
+        "evaluations": int(fitted.evaluations),
+        "seconds": fitted.seconds,
+        "doubts": list(fitted.doubts),
+        "outside": fitted.outside,
+    }
 
 
 def fit_many(
@@ -155,6 +175,8 @@ def fit_many(
             f"got the shape {keys.shape}."
         )
     alone = isinstance(target, AbstractTarget)
+    if not alone and not isinstance(target, Sequence):
+        as_target(target)
     targets = [target] * keys.shape[0] if alone else list(target)
     if len(targets) != keys.shape[0]:
         raise UsageError(
@@ -257,6 +279,7 @@ def _fit_of(
         seconds=outcome.seconds,
         reason=reason,
         out=None if directory is None else directory.path,
+        target=target,
     )
 
 

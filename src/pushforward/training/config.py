@@ -16,7 +16,7 @@ from pushforward.errors import FileError, UsageError
 from pushforward.methods.base import AbstractTask, describe
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.examine import fingerprint, same_target
-from pushforward.training.rundir import CONFIG_FORMAT, OF_0_1
+from pushforward.training.rundir import CONFIG_FORMAT, OF_0_1, Position
 
 # Steps are counted in 32 bits.
 MOST_STEPS = 2**31 - 1
@@ -234,12 +234,12 @@ def _require_same_target(old: Config, now: Config, data: Any) -> None:
 
 
 def require_extensible(
-    learner: AbstractTask, position: dict[str, Any] | None, path: Any
+    learner: AbstractTask, position: Position | None, path: Any
 ) -> None:
     """Refuses more steps once the first of several stages has made its share."""
     if position is None or len(learner.stages()) == 1:
         return
-    if position["stage"] > 0 or position["step"] >= position["steps"]:
+    if position.stage > 0 or position.step >= position.steps:
         raise FileError(
             f"The method of the run in {path} has several stages and the first is "
             "done, so it cannot be given more steps; leave their number as it was, or "

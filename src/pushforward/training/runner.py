@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import threading
 import time
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
+from pushforward.errors import DamageWarning, FileError
 from pushforward.methods.base import AbstractTask, extend
 from pushforward.targets.stacked import StackedTargets
 from pushforward.training.callback import Callback, Event, read_answer
@@ -25,6 +27,7 @@ from pushforward.training.loop import (
     PREPARE,
     RunState,
     advance,
+    all_finite,
     begin,
     inherit,
     means,
@@ -152,19 +155,28 @@ class _Run:
 
     def _restore(self) -> tuple[int, RunState | None]:
         """The stage and state on disk; (0, None) where nothing has been saved."""
-        position = self.directory.read_position() if self.directory else None
-        if position is None or self.directory is None:
-            if self.directory is not None:
-                self.directory.cut_metrics(0)
+        if self.directory is None:
             return 0, None
-        stage = int(position["stage"])
+        names = [stage.name for stage in self.stages]
+        position = self.directory.read_position()
+        if position is None:
+            self.directory.read_metrics(None, names)
+            return 0, None
+        stage = position.stage
+        if stage >= len(self.stages) or position.steps > self._steps(stage):
+            raise FileError(
+                f"{self.directory.path} is damaged: its state is one of stage {stage} "
+                f"with {position.steps} steps, which its config does not have."
+            )
         skeleton: Any = None
         previous = eqx.filter_eval_shape(self.stages[0].prepared, self.target)
         for i in range(stage + 1):
             skeleton = eqx.filter_eval_shape(self._begin, i, previous)
             previous = skeleton.state
         state = self.directory.read_state(skeleton)
-        longer = self._steps(stage) != position["steps"]
+        made = self._steps_before(stage) + position.step
+        _require_sound(self.directory, state, made)
+        longer = self._steps(stage) != position.steps
         if longer:
             state = eqx.tree_at(
                 lambda s: s.state, state, extend(state.state, self._steps(stage))
@@ -173,10 +185,14 @@ class _Run:
             # What a callback stopped goes on if there is more to do, or without it.
             going = np.where(_broken(state), np.asarray(state.ended), NOT_ENDED)
             state = _with_ended(state, going)
-        self.rows = self.directory.cut_metrics(int(position["rows"]))
-        self.seconds = float(position["seconds"])
-        made = self._steps_before(stage) + int(position["step"])
-        self.called = int(position.get("called", made))
+        self.seconds = position.seconds
+        called = made if position.called is None else position.called
+        self.called = min(called, made)
+        self.rows, repaired = self.directory.read_metrics(position, names)
+        if repaired is not None:
+            warnings.warn(repaired, DamageWarning, stacklevel=2)
+            # So that the state counts the rows that there are.
+            self._save(stage, state)
         return stage, state
 
     def _save(self, stage: int, state: RunState, *, finished: bool = False) -> None:
@@ -184,9 +200,7 @@ class _Run:
             return
         position = {
             "stage": stage,
-            "step": int(state.step),
             "steps": self._steps(stage),
-            "rows": len(self.rows),
             "seconds": self.seconds,
             "finished": finished,
             "called": self.called,
@@ -401,7 +415,9 @@ class _Run:
             result, own = _of_seed(whole, i) if many else whole
             status = Status.FINISHED if finished else Status.INTERRUPTED
             rows = _rows_of(self.rows, i if many else None)
-            if ended[i] != NOT_ENDED and broken[i]:
+            # Shorter than it takes to give up, but nothing was ever learnt.
+            nothing = 0 < sum(made) <= int(skipped[i])
+            if (ended[i] != NOT_ENDED and broken[i]) or (finished and nothing):
                 status = Status.FROZEN if many else Status.NONFINITE
             elif ended[i] != NOT_ENDED:
                 status = Status.STOPPED
@@ -424,6 +440,24 @@ class _Run:
                 )
             )
         return outcomes
+
+
+def _require_sound(directory: RunDirectory, state: RunState, made: int) -> None:
+    """Refuses a state that no training can have reached in so many steps."""
+    counts = (state.nonfinite_total, state.nonfinite_in_a_row, state.count)
+    last = (state.ended, state.complete)
+    sound = all(np.all((np.asarray(n) >= 0) & (np.asarray(n) <= made)) for n in counts)
+    sound &= all(
+        np.all((np.asarray(n) >= NOT_ENDED) & (np.asarray(n) <= made)) for n in last
+    )
+    # A step that leaves numbers that are not finite is undone; only what a stage begins
+    # with may have some.
+    trained = np.asarray(state.step) > np.max(np.asarray(state.nonfinite_in_a_row))
+    if not sound or (trained and not bool(all_finite(state.state))):
+        raise FileError(
+            f"The state in {directory.path} is damaged: no training can have reached "
+            f"it in {made} steps; restore it from a copy, or start a new run."
+        )
 
 
 def _still(state: RunState) -> Bool[np.ndarray, "..."]:

@@ -1,7 +1,8 @@
 """The one way into the engine, for `fit`, `fit_many` and `train`."""
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,32 @@ from pushforward.training.runner import Outcome, run
 from pushforward.training.status import AbstractTrained, Status
 
 
-def open_directory(out: str | Path | None, *, resume: bool) -> RunDirectory | None:
-    """The directory of a run; refuses one that is taken, unless the run goes on."""
+@contextlib.contextmanager
+def opened(out: str | Path | None, *, resume: bool) -> Iterator[RunDirectory | None]:
+    """The directory of a run, locked as long as it is open.
+
+    Refuses one that is taken, unless the run goes on. A new one is made, and locked,
+    by `prepare`.
+    """
     if out is None:
         if resume:
             raise UsageError(
                 "resume=True needs out=, the directory of the run to go on with."
             )
-        return None
+        yield None
+        return
     directory = RunDirectory(out)
-    if directory.exists() and not resume:
-        raise FileError(
-            f"{directory.path} already holds a run; pass resume=True (--resume) to go "
-            "on with it, or choose another directory."
-        )
-    return directory
+    try:
+        if directory.exists():
+            if not resume:
+                raise FileError(
+                    f"{directory.path} already holds a run; pass resume=True "
+                    "(--resume) to go on with it, or choose another directory."
+                )
+            directory.lock()
+        yield directory
+    finally:
+        directory.release()
 
 
 def prepare(
@@ -112,6 +124,14 @@ def require_callback(
         raise UsageError(
             f"callback must be a function of one event, not a "
             f"{type(callback).__name__}."
+        )
+
+
+def require_seconds(seconds: Any) -> None:
+    """Refuses what is no time between two checkpoints; an infinite one is never."""
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise UsageError(
+            f"checkpoint_seconds must be a number of at least 0, not {seconds!r}."
         )
 
 

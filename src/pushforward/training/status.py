@@ -5,7 +5,11 @@ import enum
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import PRNGKeyArray
+
+from pushforward import _html
 from pushforward.sampler import Sampler
+from pushforward.targets.base import AbstractTarget
 from pushforward.training.history import History
 
 
@@ -150,12 +154,49 @@ class Fit(AbstractTrained):
         outside: the share of draws of the trained sampler at which the log density is
             not a finite number, so that the density counts as zero. None where it was
             not computed.
+        target: what the sampler was trained for.
     """
 
     sampler: Sampler
     evaluations: int
     doubts: tuple[str, ...] = ()
     outside: float | None = None
+    target: AbstractTarget | None = None
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        key: PRNGKeyArray | None = None,
+        reference: Any = None,
+        n: int = 2000,
+        max_evaluations: int | float | None = None,
+        title: str | None = None,
+    ) -> Path:
+        """Writes one page about this fit; see `pushforward.report`.
+
+        Args:
+            path: the file, whose name ends in `.html`.
+            key: random key; None is one that follows from that of the fit.
+            reference: as for `pushforward.report`.
+            n: as for `pushforward.report`.
+            max_evaluations: as for `pushforward.report`.
+            title: as for `pushforward.report`.
+
+        Returns:
+            `path`.
+        """
+        from pushforward.reporting.api import report_of_fit
+
+        return report_of_fit(
+            self,
+            path,
+            key=key,
+            reference=reference,
+            n=n,
+            max_evaluations=max_evaluations,
+            title=title,
+        )
 
     @property
     def _subject(self) -> str:
@@ -173,6 +214,18 @@ class Fit(AbstractTrained):
             which = "a doubt" if one else f"{len(self.doubts)} doubts"
             text += f" There {'is' if one else 'are'} {which} about the density."
         return text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [
+            ("method", self.config["method"]["name"]),
+            ("target", self._subject),
+            *((name, f"{value:.4g}") for name, value in self.history.last),
+            ("history", f"{len(self.history)} rows, in .history"),
+            *(("doubt", doubt) for doubt in self.doubts),
+        ]
+        name = self.status.name.lower().replace("_", " ")
+        return _html.heading(name, self.message) + _html.table(rows)
 
     def __str__(self) -> str:
         return "\n".join(

@@ -5,8 +5,10 @@ from typing import Any
 
 from jaxtyping import PRNGKeyArray
 
+from pushforward.errors import UsageError
+from pushforward.methods import AbstractMethod
 from pushforward.methods.base import AbstractTask
-from pushforward.targets.arguments import as_key
+from pushforward.targets.arguments import one_key
 from pushforward.training import session
 from pushforward.training.callback import Callback
 from pushforward.training.config import describe_data, whole_number
@@ -50,24 +52,30 @@ def train(
     Returns:
         A `Trained`, with what was learnt, how it ended, the history and the config.
     """
-    key = as_key(key)
+    key = one_key(key)
+    session.require_seconds(checkpoint_seconds)
     session.require_callback(callback, callback_every, watch, watch_every)
+    if isinstance(task, AbstractMethod) or not isinstance(task, AbstractTask):
+        raise UsageError(
+            "task must be a task of your own, of a subclass of AbstractTask, not a "
+            f"{type(task).__name__}; methods of samplers are for fit."
+        )
     if steps is not None:
         steps = whole_number("steps", steps)
-    directory = session.open_directory(out, resume=resume)
-    task, config = session.prepare(
-        key, data, task, steps, directory, lambda: describe_data(data)
-    )
-    (outcome,) = session.launch(
-        key,
-        data,
-        task,
-        directory,
-        progress=progress,
-        callback=callback,
-        callback_every=callback_every,
-        checkpoint_seconds=checkpoint_seconds,
-    )
+    with session.opened(out, resume=resume) as directory:
+        task, config = session.prepare(
+            key, data, task, steps, directory, lambda: describe_data(data)
+        )
+        (outcome,) = session.launch(
+            key,
+            data,
+            task,
+            directory,
+            progress=progress,
+            callback=callback,
+            callback_every=callback_every,
+            checkpoint_seconds=checkpoint_seconds,
+        )
     broken = outcome.status is Status.NONFINITE
     trained = Trained(
         result=outcome.result,

@@ -1,0 +1,186 @@
+"""Proper densities that nobody wrote by hand: let in, explored, some of them fitted.
+
+Hypothesis puts them together, so that a failure shrinks to a small one. The numbers of
+a density are arrays, so that densities of one form share their programs.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import cauchy, laplace, logistic, norm, t
+
+import pushforward as pf
+from pushforward import methods
+from pushforward.training.door import admit
+
+from .tally import Tally
+
+# An exploration and a fit compile for a while.
+SECONDS = 300.0
+# Of so many densities one is fitted.
+FITTED_EVERY = 10
+METHODS = (
+    methods.Gaussian(steps=60, batch_size=32, particles=64),
+    methods.KL(
+        network=pf.networks.residual(8, 1),
+        steps=60,
+        batch_size=32,
+        particles=64,
+        score_warmup=5,
+        score_steps=1,
+    ),
+)
+
+
+def _mixture(z):
+    return jnp.logaddexp(norm.logpdf(z, -4.0).sum(), norm.logpdf(z, 4.0).sum())
+
+
+def _banana(z):
+    first = norm.logpdf(z[0])
+    return first + norm.logpdf(z[1:] - (z[:-1] ** 2 - 1.0)).sum()
+
+
+def _funnel(z):
+    return norm.logpdf(z[0]) + norm.logpdf(z[1:], 0.0, jnp.exp(z[0] / 2)).sum()
+
+
+def _ring(z):
+    return -8.0 * (jnp.sqrt(jnp.sum(z**2) + 1e-12) - 2.0) ** 2
+
+
+def _regression(z):
+    # Flat in everything but what the data say, with the log of a scale.
+    x = jnp.linspace(-1.0, 1.0, 20)
+    mean = jnp.polyval(z[1:], x) if len(z) > 1 else jnp.zeros_like(x)
+    return norm.logpdf(jnp.sin(5 * x), mean, jnp.exp(z[0])).sum() - 0.01 * z[0] ** 2
+
+
+FORMS = {
+    "normal": lambda z: norm.logpdf(z).sum(),
+    "Student t": lambda z: t.logpdf(z, 3.0).sum(),
+    "Cauchy": lambda z: cauchy.logpdf(z).sum(),
+    "Laplace": lambda z: laplace.logpdf(z).sum(),
+    "logistic": lambda z: logistic.logpdf(z).sum(),
+    "quartic": lambda z: -jnp.sum(z**4),
+    "two modes": _mixture,
+    "banana": _banana,
+    "funnel": _funnel,
+    "ring": _ring,
+    "regression": _regression,
+}
+QUIRKS = ("none", "-inf outside", "nan outside", "abs", "while", "64-bit constant")
+
+
+class Density(eqx.Module):
+    """`form((x - shift) / scale) + constant`, with one thing that users do."""
+
+    shift: jax.Array
+    scale: jax.Array
+    constant: jax.Array
+    form: str = eqx.field(static=True)
+    quirk: str = eqx.field(static=True)
+
+    def __call__(self, x):
+        z = (x - self.shift) / self.scale
+        value = FORMS[self.form](z) + self.constant
+        match self.quirk:
+            case "-inf outside":
+                return jnp.where(z[0] > -1.5, value, -jnp.inf)
+            case "nan outside":
+                return value + 0.0 * jnp.sqrt(z[0] + 2.5)
+            case "abs":
+                return value - jnp.abs(z).sum()
+            case "while":
+                return value + jax.lax.fori_loop(0, 3, lambda i, a: a * 0.5, 0.0)
+            case "64-bit constant":
+                return value + np.float64(2.0).astype(np.float32)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A density and how many coordinates it has."""
+
+    density: Density
+    dim: int
+
+    def __repr__(self) -> str:
+        d = self.density
+        numbers = [np.asarray(a).tolist() for a in (d.shift, d.scale, d.constant)]
+        return f"{d.form}, {d.quirk}, dim {self.dim}, {numbers}"
+
+
+@st.composite
+def cases(draw) -> Case:
+    """Few numbers of coordinates, for each of them is a program."""
+    dim = draw(st.sampled_from((1, 2, 5)))
+    form = draw(st.sampled_from(sorted(FORMS)))
+    if form in ("banana", "funnel", "ring") and dim == 1:
+        dim = 2
+    shift = draw(st.floats(-1e3, 1e3, width=32))
+    scale = 10.0 ** draw(st.integers(-3, 3))
+    # Far away in its own units 32 bits could not tell one point from another.
+    shift = np.clip(shift, -100 * scale, 100 * scale)
+    constant = draw(st.sampled_from((0.0, -1e4, 3.5, 1e4)))
+    density = Density(
+        jnp.full(dim, shift, jnp.float32),
+        jnp.full(dim, scale, jnp.float32),
+        jnp.asarray(constant, jnp.float32),
+        form,
+        draw(st.sampled_from(QUIRKS)),
+    )
+    return Case(density, dim)
+
+
+def campaign(seed: int, count: int) -> Tally:
+    """Each is examined and explored for a short while; one in ten is fitted."""
+    tally, number = Tally(), [0]
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(hypothesis.Phase.generate,),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(cases())
+    def each(case):
+        number[0] += 1
+        if number[0] <= count:
+            _try(tally, case, fitted=number[0] % FITTED_EVERY == 0, seed=number[0])
+
+    each()
+    return tally
+
+
+def _try(tally: Tally, case: Case, *, fitted: bool, seed: int) -> None:
+    key = jax.random.key(seed)
+    target = pf.Target(case.density, dim=case.dim)
+    with tally.guarded("examined", seconds=SECONDS):
+        try:
+            admit(key, target)
+        except Exception as error:
+            raise RuntimeError(f"{case}: {error}") from error
+    with tally.guarded("explored", seconds=SECONDS):
+        try:
+            found = pf.explore(key, target, max_evaluations=20_000)
+            assert np.isfinite(np.asarray(found.particles)).all(), "particles"
+        except Exception as error:
+            raise RuntimeError(f"{case}: {error}") from error
+    if not fitted:
+        return
+    with tally.guarded("fitted", seconds=SECONDS):
+        try:
+            method = METHODS[seed // FITTED_EVERY % len(METHODS)]
+            fit = pf.fit(key, target, method, throw=False, progress=False)
+            draws = fit.sampler.sample(key, 10_000)
+            assert not fit.finished or np.isfinite(np.asarray(draws)).all(), "draws"
+        except Exception as error:
+            raise RuntimeError(f"{case}: {error}") from error
