@@ -42,10 +42,11 @@ def cache_programs(folder: str | Path | None = None) -> Path | None:
     """
     if folder is not None and not isinstance(folder, str | Path):
         raise UsageError(f"folder must be a path, and it is {folder!r}.")
-    if not jax.config.jax_enable_compilation_cache:
+    settings = jax.config.values
+    if not settings["jax_enable_compilation_cache"]:
         return None
-    if jax.config.jax_compilation_cache_dir:
-        return Path(jax.config.jax_compilation_cache_dir)
+    if settings["jax_compilation_cache_dir"]:
+        return Path(settings["jax_compilation_cache_dir"])
     if folder is None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "pushforward"
     else:

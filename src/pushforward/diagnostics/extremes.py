@@ -127,7 +127,8 @@ def compare_extremes(
     k, line = np.unravel_index(np.argmin(scores), scores.shape)
 
     lines = _lines(depth)
-    p_value = float(observed * np.sum(1 / handicaps) * len(lines))
+    # Two chances at each line: too few beyond it, or too many.
+    p_value = float(2 * observed * np.sum(1 / handicaps) * len(lines))
     if p_value * (1 + permutations) > 1:
         # As many points of the reference as it is worth stand for it.
         lots = rng.exponential(size=len(weights)) / np.maximum(weights, 1e-300)

@@ -29,7 +29,7 @@ def _run(key, evidence, level):
         level,
         failed=f"{percent(found.share)} of the draws are copies of others, or nearly: "
         f"in the median {found.closeness:,.0f} times as close to one as to the next",
-        passed="share of the draws that are copies of others, or nearly",
+        passed="share of the draws that are much closer to one other than to the next",
         statistic=found.share,
         reference=found.other_share,
     )

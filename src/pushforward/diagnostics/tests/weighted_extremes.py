@@ -27,21 +27,17 @@ def _run(key, evidence, level):
     """
     target, sampler, sample = evidence.target, evidence.sampler, evidence.sample
     draw_key, host_key = jax.random.split(key)
-    drawn = np.asarray(
-        sampler.sample(draw_key, _FACTOR * len(sample.draws)), np.float64
-    )
+    drawn = sampler.sample(draw_key, _FACTOR * len(sample.draws))
+    drawn = np.asarray(drawn, np.float64)
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
-    values, own = log_densities(target, drawn), own_log_densities(sampler, drawn)
-    log_weights = values - own
-    inside = np.isfinite(values) & np.isfinite(log_weights)
-    drawn, values, own = drawn[inside], values[inside], own[inside]
     if len(drawn) < MIN_DRAWS:
-        return TestResult(
-            WEIGHTED_EXTREMES.name,
-            Outcome.INCONCLUSIVE,
-            f"only {len(drawn)} fresh draws of the sampler have a weight",
-        )
-    log_weights = log_weights[inside]
+        return _too_few(drawn)
+    values, own = log_densities(target, drawn), own_log_densities(sampler, drawn)
+    weighed = np.isfinite(values) & np.isfinite(own)
+    drawn, values, own = drawn[weighed], values[weighed], own[weighed]
+    if len(drawn) < MIN_DRAWS:
+        return _too_few(drawn)
+    log_weights = values - own
     weights, pareto_k = pareto_smoothed(log_weights - np.max(log_weights))
     weights = weights / np.sum(weights)
     worth = float(1 / np.sum(np.square(weights)))
@@ -64,6 +60,14 @@ def _run(key, evidence, level):
     of = f"weighted draws (worth {worth:,.0f} exact ones, Pareto k {pareto_k:.2f})"
     return tail_result(
         WEIGHTED_EXTREMES.name, compared, level, of, remark=f"; beside {of}"
+    )
+
+
+def _too_few(drawn):
+    return TestResult(
+        WEIGHTED_EXTREMES.name,
+        Outcome.INCONCLUSIVE,
+        f"only {len(drawn)} fresh draws of the sampler have a weight",
     )
 
 
