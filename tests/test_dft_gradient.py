@@ -423,3 +423,45 @@ def test_the_method_gives_each_draw_two_minibatches():
         return eqx.filter_grad(loss)(AffineMap(1)).mean[0]
 
     assert abs(float(share(jax.random.key(1))) - 0.25) < 0.034
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["denoising", "simplified", "divergence"])
+def test_the_damped_loss_has_the_gradient_of_the_weighted_divergence(form):
+    """On a line: `d/dm E_p[w |s_q - s|^2]`; p = N(m, t^2 + sigma^2), q = N(0, 1)."""
+    m, t, damping = 0.7, 0.8, 0.5
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    v = t**2 + SIGMA**2
+
+    def divergence(m):
+        x = m + v**0.5 * nodes
+        w = (1 + x**2) ** -damping
+        return jnp.sum(weights * w * (-x + (x - m) / v) ** 2)
+
+    def loss(x, eps):
+        q, p = (lambda y: -y), (lambda y: -(y - m) / v)
+        options = {"form": form, "damping": damping}
+        return dft_loss(x, -eps / SIGMA, p, q, q, **options)
+
+    z, eps = (a.ravel()[:, None] for a in np.meshgrid(nodes, nodes))
+    both = np.outer(weights, weights).ravel()
+    # `dx / dm = 1`.
+    slopes = jax.vmap(jax.grad(loss))(m + t * z + SIGMA * eps, eps)[:, 0]
+    np.testing.assert_allclose(both @ slopes, jax.grad(divergence)(m), rtol=1e-5)
+
+
+def test_a_minibatch_score_gives_no_weight():
+    line = Target(lambda x: -0.5 * jnp.sum(x**2), dim=1)
+    data = MinibatchTarget(
+        lambda m: -0.5 * jnp.sum(m**2),
+        lambda m, y: -0.5 * jnp.sum((y - m) ** 2),
+        jnp.zeros((20, 1)),
+        dim=1,
+        batch_size=5,
+    )
+    assert DFT().resolve(line).objective.objective.damping == 0.5
+    assert DFT().resolve(data).objective.objective.damping == 0.0
+    with pytest.raises(UsageError, match="damping must be at least 0"):
+        DFTObjective(damping=-1.0)

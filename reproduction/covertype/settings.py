@@ -161,6 +161,7 @@ def ours() -> dict[str, AbstractMethod]:
         "steps": 8000,
         "batch_size": 1024,
         "network": networks.residual(width=256),
+        "particles": 2048,
     }
     # With one score step after each of the sampler's, its score runs behind, and the
     # sampler away.
@@ -168,13 +169,14 @@ def ours() -> dict[str, AbstractMethod]:
         **sizes,
         "noise": 0.1,
         "score_steps": 8,
+        "optimiser": 5e-4,
         "score_optimiser": 2e-3,
     }
     return {
         # Of it nothing is chosen, but where its own sizes are too much for a CPU.
         "recipe": methods.Transport(),
         "dsvi": methods.Gaussian(),
-        "kl": methods.KL(**sizes),
+        "kl": methods.KL(score_optimiser=1e-3, **sizes),
         "dft": methods.DFT(**dft),
         "dft_l2": methods.DFT(w1=0.0, **dft),
         "steingan": methods.SteinGAN(**sizes),

@@ -183,34 +183,48 @@ _OURS_MIXTURE = networks.mixture(components=16, layers=0, width=128, depth=3)
 
 def _ours_dft(w1: float) -> AbstractMethod:
     return methods.DFT(
-        w1, noise=0.07, network=_OURS_MIXTURE, particles=8192, **_OURS, **_OURS_SCORE
+        w1,
+        damping=0.0,
+        noise=0.07,
+        network=_OURS_MIXTURE,
+        optimiser=5e-4,
+        **_OURS,
+        **_OURS_SCORE,
     )
 
 
 def ours() -> dict[str, AbstractMethod]:
     """Our choice for each sampler, one for all six targets."""
-    long: dict[str, Any] = {"steps": 15_000, "batch_size": 2048}
-    wide = networks.residual(width=256)
+    long: dict[str, Any] = {
+        "steps": 15_000,
+        "batch_size": 2048,
+        "particles": 2048,
+        "network": networks.residual(width=256),
+    }
+    kl: dict[str, Any] = {
+        "network": networks.residual(width=128),
+        "particles": 2048,
+        **_OURS,
+        **_OURS_SCORE,
+    }
     return {
         "dft": _ours_dft(1.0),
         "dft_l2": _ours_dft(0.0),
         "recipe": methods.Transport(),
-        "kl": methods.KL(network=networks.residual(width=128), **_OURS, **_OURS_SCORE),
+        "kl": methods.KL(**kl),
         "flow": methods.Flow(
             network=networks.coupling(width=128), steps=10_000, batch_size=1024
         ),
-        "steingan": methods.SteinGAN(network=wide, **long),
-        "fisher": methods.Fisher(
-            network=_OURS_MIXTURE, particles=8192, **_OURS, **_OURS_SCORE
-        ),
-        "ksd": methods.KSD(network=wide, **long),
-        "critic": methods.SteinCritic(network=wide, **long),
+        "steingan": methods.SteinGAN(**long),
+        "fisher": methods.Fisher(network=_OURS_MIXTURE, **_OURS, **_OURS_SCORE),
+        "ksd": methods.KSD(**long),
+        "critic": methods.SteinCritic(**long),
     }
 
 
 def _paper_dft(w1: float, score_steps: int = 1) -> AbstractMethod:
     both = {**_PAPER_TRAINING, **_PAPER_SCORE, "score_steps": score_steps}
-    return methods.DFT(w1, noise=_PAPER_NOISE, **both)
+    return methods.DFT(w1, damping=0.0, noise=_PAPER_NOISE, **both)
 
 
 def as_in_the_paper() -> dict[str, AbstractMethod]:

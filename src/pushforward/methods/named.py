@@ -31,6 +31,12 @@ from pushforward.objectives.score_based import AbstractNetworkLoss, ScoreBased
 from pushforward.objectives.score_matching import Estimator
 from pushforward.objectives.stein_critic import SteinCritic as SteinCriticObjective
 
+# The sampler of an implicit method starts as a mixture that covers the particles of the
+# initialisation, and a residual map bends it. The weights of its components do not
+# follow from the paths of draws: particles are many, so that they start right.
+_BENT = MixtureSpec(layers=0, width=64, depth=3)
+_PARTICLES = 8192
+
 
 class TrainOptions(TypedDict, total=False):
     """What every method takes by name."""
@@ -110,22 +116,25 @@ def score_based(
             `objectives.AbstractScoreObjective`.
         name: what the method is called in configs and histories.
         **options: by name,
-            `network`: the sampler network, `networks.residual()` by default;
-            `score_network`: the model of the score, by default like the sampler;
+            `network`: the sampler network, by default a mixture fitted to the particles
+            of a short exploration and bent by a residual map,
+            `networks.mixture(layers=0, width=64, depth=3)`;
+            `score_network`: the model of the score, by default of the sampler's sizes;
             `optimiser`, `score_optimiser`: any transformation of optax, or one of ours,
-            or the learning rate of ours (5e-4 and 1e-3);
+            or the learning rate of ours (1e-3 and 2e-3);
             `steps` (4000), `batch_size` (256);
             `score_steps`: score steps for each of the sampler's (4);
             `score_warmup`: steps at the start that train the score alone, a number or a
             share of all: by default two fifths of them, at most 500;
-            `noise`: an `objectives.Noise`, or its scale (0.05);
+            `noise`: an `objectives.Noise`, or its scale (0.1): a loss like DFT's
+            squares the error of the score, which less noise makes larger;
             `estimator`: how the score is learnt, "denoising", "sliced" or "exact";
-            `averaging` (0.999), `whiten` (True), `particles` (2048): see `TrainConfig`;
+            `averaging` (0.999), `whiten` (True), `particles` (8192): see `TrainConfig`;
             `network_loss`: see `objectives.AbstractNetworkLoss`.
     """
     _refuse_unknown(name, options, ScoreOptions)
-    network = as_spec(options.get("network", ResidualSpec()))
-    noise = options.get("noise", Noise())
+    network = as_spec(options.get("network", _BENT))
+    noise = options.get("noise", 0.1)
     losses = ScoreBased(
         objective,
         noise if isinstance(noise, Noise) else Noise(noise),
@@ -133,13 +142,15 @@ def score_based(
         options.get("network_loss"),
     )
     # A low momentum: the score network's error is not stationary.
-    own = Adam(5e-4, momentum=0.5)
+    own = Adam(1e-3, momentum=0.5)
     return Alternating(
         objective=losses,
         network=network,
         second=options.get("score_network", network.partner()),
-        training=_training(options, TrainConfig(optimiser=own)),
-        second_training=_second(options, "score", SecondTraining()),
+        training=_training(options, TrainConfig(optimiser=own, particles=_PARTICLES)),
+        second_training=_second(
+            options, "score", SecondTraining(Adam(2e-3, clip=10.0))
+        ),
         name=name,
     )
 
@@ -149,15 +160,25 @@ def DFT(
     w2: float = 1.0,
     *,
     form: dft.Form = "denoising",
+    damping: float = 0.5,
     **options: Unpack[ScoreOptions],
 ) -> Alternating:
-    """Denoising Fisher Training: see `objectives.DFT` and `score_based`."""
-    return score_based(dft.DFT(w1, w2, form), name="dft", **options)
+    """Denoising Fisher Training: see `objectives.DFT` and `score_based`.
+
+    The paper's own divergence is `damping=0.0`: a few draws carry it away on funnels
+    and heavy tails.
+    """
+    return score_based(dft.DFT(w1, w2, form, damping), name="dft", **options)
 
 
 def KL(**options: Unpack[ScoreOptions]) -> Alternating:
-    """Implicit reverse KL: see `objectives.KL` and `score_based`."""
-    return score_based(kl.KL(), name="kl", **options)
+    """Implicit reverse KL: see `objectives.KL` and `score_based`.
+
+    The noise is 0.05 and the learning rate 5e-4 by default: the loss is linear in the
+    error of the score, and less noise hides less of the target.
+    """
+    own: ScoreOptions = {"noise": 0.05, "optimiser": 5e-4}
+    return score_based(kl.KL(), name="kl", **(own | options))
 
 
 def Fisher(**options: Unpack[ScoreOptions]) -> Alternating:
@@ -165,7 +186,11 @@ def Fisher(**options: Unpack[ScoreOptions]) -> Alternating:
 
     The score is learnt by exact score matching, or with estimator="sliced".
     """
-    own: ScoreOptions = {"noise": Noise(0.0, antithetic=False), "estimator": "exact"}
+    own: ScoreOptions = {
+        "noise": Noise(0.0, antithetic=False),
+        "estimator": "exact",
+        "optimiser": 5e-4,
+    }
     return score_based(fisher.Fisher(), name="fisher", **(own | options))
 
 
@@ -182,13 +207,13 @@ def SteinCritic(penalty: float = 0.5, **options: Unpack[CriticOptions]) -> Alter
             `score_warmup`.
     """
     _refuse_unknown("critic", options, CriticOptions)
-    network = as_spec(options.get("network", ResidualSpec()))
+    network = as_spec(options.get("network", _BENT))
     own = Adam(5e-4, momentum=0.5)
     return Alternating(
         objective=SteinCriticObjective(penalty),
         network=network,
         second=options.get("critic_network", _critic(network.partner())),
-        training=_training(options, TrainConfig(optimiser=own)),
+        training=_training(options, TrainConfig(optimiser=own, particles=_PARTICLES)),
         second_training=_second(options, "critic", SecondTraining(steps=5)),
         name="critic",
     )
@@ -217,15 +242,15 @@ def single_network(
         name: what the method is called in configs and histories.
         defaults: the training where nothing else is given.
         **options: by name,
-            `network`: the sampler network, `networks.residual()` by default;
+            `network`: the sampler network, by default as that of `score_based`;
             `optimiser`: any transformation of optax, or one of ours, or the learning
             rate of ours;
             `steps`, `batch_size`, `averaging`, `whiten`, `particles`: see
             `TrainConfig`.
     """
     _refuse_unknown(name, options, BatchOptions)
-    network = options.get("network", ResidualSpec())
-    training = _training(options, defaults or TrainConfig())
+    network = options.get("network", _BENT)
+    training = _training(options, defaults or TrainConfig(particles=_PARTICLES))
     return SingleNetwork(
         objective=objective, network=network, training=training, name=name
     )
@@ -235,7 +260,7 @@ def KSD(
     c: float = 1.0, beta: float = -0.5, **options: Unpack[BatchOptions]
 ) -> SingleNetwork:
     """The kernel Stein discrepancy: see `objectives.KSD` and `single_network`."""
-    defaults = TrainConfig(batch_size=512)
+    defaults = TrainConfig(batch_size=512, particles=_PARTICLES)
     return single_network(ksd.KSD(c, beta), name="ksd", defaults=defaults, **options)
 
 
@@ -243,7 +268,10 @@ def SteinGAN(
     heuristic: steingan.Heuristic | None = None, **options: Unpack[BatchOptions]
 ) -> SingleNetwork:
     """Amortised SVGD: see `objectives.SteinGAN` and `single_network`."""
-    objective, defaults = steingan.SteinGAN(heuristic), TrainConfig(batch_size=512)
+    objective, defaults = (
+        steingan.SteinGAN(heuristic),
+        TrainConfig(batch_size=512, particles=_PARTICLES),
+    )
     return single_network(objective, name="steingan", defaults=defaults, **options)
 
 
@@ -267,7 +295,9 @@ def Flow(**options: Unpack[BatchOptions]) -> SingleNetwork:
     `single_network`.
     """
     own: BatchOptions = {"network": CouplingSpec()}
-    return single_network(reverse_kl.ReverseKL(), name="flow", **(own | options))
+    return single_network(
+        reverse_kl.ReverseKL(), name="flow", defaults=TrainConfig(), **(own | options)
+    )
 
 
 def Gaussian(**options: Unpack[BatchOptions]) -> SingleNetwork:

@@ -59,6 +59,10 @@ class AbstractScoreObjective(eqx.Module):
         """Whether it looks at the conditional score, which noise alone makes finite."""
         return False
 
+    def resolve(self, target: AbstractTarget) -> "AbstractScoreObjective":
+        """The same objective, with what depends on the target filled in."""
+        return self
+
 
 class AbstractPairObjective(eqx.Module):
     """Two losses: of a second network about the sampler, and of the sampler by it."""

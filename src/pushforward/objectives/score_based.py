@@ -105,8 +105,8 @@ class ScoreBased(AbstractPairObjective):
         return 0.0 if target.has_noise_levels() else self.noise.scale
 
     def resolve(self, target: AbstractTarget) -> "ScoreBased":
-        noise = self.noise.resolve(target)
-        return ScoreBased(self.objective, noise, self.estimator, self.network_loss)
+        objective, noise = self.objective.resolve(target), self.noise.resolve(target)
+        return ScoreBased(objective, noise, self.estimator, self.network_loss)
 
     def second_loss(
         self,
