@@ -1,5 +1,6 @@
 """The suite of real posteriors: its models are posteriordb's, its distances right."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -97,3 +98,13 @@ def test_the_page_shows_the_worst_seed_and_counts_verdicts():
     assert "| not bad | 1 | 0 | 0 | 1 |" in page
     assert "| `a-b` **bad** | 2 | 2.50 |" in page
     assert "Of 2 rows, 1 have" in page
+
+
+@pytest.mark.once
+def test_the_pages_are_what_the_files_say():
+    result = json.loads(render_posteriors.RESULT.read_text("utf-8"))
+    page = render_posteriors.PAGE.read_text("utf-8")
+    assert page == render_posteriors.posteriors_page(result)
+    readme = expect.PAGE.read_text("utf-8")
+    found = expect.expectations(expect.RESULTS)
+    assert readme == expect.with_expectations(readme, found)
