@@ -16,6 +16,7 @@ from jax.scipy.stats import cauchy, laplace, logistic, norm, t
 
 import pushforward as pf
 from pushforward import methods
+from pushforward.errors import DensityError
 from pushforward.training.door import admit
 
 from .tally import Tally
@@ -163,6 +164,16 @@ def campaign(seed: int, count: int) -> Tally:
 def _try(tally: Tally, case: Case, *, fitted: bool, seed: int) -> None:
     key = jax.random.key(seed)
     target = pf.Target(case.density, dim=case.dim)
+    starts = jax.random.normal(key, (1000, case.dim))
+    if not np.isfinite(jax.vmap(case.density)(starts)).any():
+        # No sampler has a place to begin: a sentence says so.
+        with tally.guarded("not finite around the origin", seconds=SECONDS):
+            try:
+                admit(key, target)
+            except DensityError:
+                return
+            raise RuntimeError(f"{case} was let in")
+        return
     with tally.guarded("examined", seconds=SECONDS):
         try:
             admit(key, target)

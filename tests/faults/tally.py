@@ -62,7 +62,7 @@ class Tally:
             place = traceback.extract_tb(error.__traceback__)[-1]
             self.failed(
                 kind,
-                f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})",
+                f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
             )
             return
         self.largest("longest try, seconds", time.monotonic() - begun)
