@@ -190,6 +190,26 @@ def test_modes_of_a_smoothed_target_are_found_without_bridges_between_them():
         np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.045)
 
 
+def test_a_method_by_name_starts_from_a_mixture_of_the_particles():
+    """Two seeds in one program: each has the weights of the modes before training."""
+    target = pf.targets.get("mog2")
+    method = methods.DFT(steps=2, batch_size=16, score_warmup=1)
+    fits = pf.fit_many(
+        jax.random.split(jax.random.key(0), 2), target, method, progress=False
+    )
+    weights = []
+    for fitted in fits:
+        network = fitted.sampler.network
+        assert isinstance(network, networks.MixtureMap) and network.layers == 0
+        shares = jax.nn.softmax(network.logits)
+        weights.append(float(jnp.sum(jnp.where(network.means[:, 0] < 0, shares, 0.0))))
+        # The exploration, the draws by which components are weighed, and two steps.
+        assert fitted.evaluations > 16_384 + 2 * 2 * 16
+    # By 16,384 draws of the mixture; a share of 8,192 particles has an sd of .0055.
+    np.testing.assert_allclose(weights, 0.5, atol=0.006)
+    assert weights[0] != weights[1]
+
+
 def test_what_the_default_is():
     few, many = smoothed_modes(10)[0], smoothed_modes(100)[0]
     mixture = networks.mixture(components=16, layers=0, width=64, depth=3)

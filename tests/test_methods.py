@@ -16,7 +16,7 @@ import pushforward as pf
 from pushforward import methods, networks, objectives
 from pushforward.diagnostics import ksd
 from pushforward.errors import UsageError
-from pushforward.networks.mixture_fit import fit_mixture, merge
+from pushforward.networks.mixture_fit import fit_mixture, merge, reweigh
 from pushforward.networks.specs import mixture_map
 from pushforward.objectives.draws import scores_at
 from pushforward.objectives.ksd import u_statistic
@@ -554,6 +554,27 @@ def test_components_of_one_mode_become_one_normal():
     np.testing.assert_allclose(
         roots[4] @ roots[4].T, [[spread, spread - 1], [spread - 1, spread]], rtol=1e-5
     )
+
+
+def test_components_get_the_weights_that_they_have_under_the_target():
+    """Two of three wrong weights are found; a mixture that lies elsewhere keeps its."""
+    means = jnp.array([[-4.0, 0], [4, 0], [0, 6]]).astype(float)
+    factors = jnp.tile(jnp.diag(jnp.array([0.5, 1.0])), (3, 1, 1)).astype(float)
+    exact = jnp.array([0.2, 0.3, 0.5]).astype(float)
+
+    def log_density(x):
+        away = jnp.sum(((x[None] - means) / jnp.array([[0.5, 1.0]])) ** 2, axis=1)
+        return jax.nn.logsumexp(jnp.log(exact) - 0.5 * away)
+
+    def weighed(logits, means):
+        return jax.jit(lambda m: reweigh(jax.random.key(0), log_density, m))(
+            (logits, means, factors)
+        )[0]
+
+    logits = jnp.log(jnp.array([0.25, 0.25, 0.5]).astype(float))
+    # Components do not overlap, so there is no noise but that of their rounded shares.
+    np.testing.assert_allclose(jnp.exp(weighed(logits, means)), exact, atol=1e-3)
+    np.testing.assert_array_equal(weighed(logits, means + 3.0), logits)
 
 
 def test_the_gradient_along_paths_has_no_noise_at_the_optimum():

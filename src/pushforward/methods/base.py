@@ -214,7 +214,9 @@ def start_of(
     found = method.training.initialise(keys[0], target)
     view = found.precondition(target)
     start = Start(view, found.particles, noise_scale, spare_key)
-    return found, method.network.sampler(keys[1], start)
+    network = method.network.sampler(keys[1], start)
+    spent = found.evaluations + method.network.evaluations(target)
+    return dataclasses.replace(found, evaluations=spent), network
 
 
 def sampler_of(

@@ -184,7 +184,9 @@ def KL(**options: Unpack[ScoreOptions]) -> Alternating:
 def Fisher(**options: Unpack[ScoreOptions]) -> Alternating:
     """Fisher training without noise: see `objectives.Fisher` and `score_based`.
 
-    The score is learnt by exact score matching, or with estimator="sliced".
+    The score is learnt by exact score matching, or with estimator="sliced". On long
+    curved tails, such as those of the built-in target `rosenbrock`, draws run away:
+    without noise the score is not learnt where there are few.
     """
     own: ScoreOptions = {
         "noise": Noise(0.0, antithetic=False),

@@ -206,3 +206,45 @@ def merge(
     covariances = spread + factors @ jnp.swapaxes(factors, 1, 2)
     logits = jnp.log(masses / jnp.sum(linked, axis=1))
     return logits, centres, jnp.linalg.cholesky(covariances)
+
+
+# Draws by which a mixture is weighed, and the least effective share of them.
+WEIGHING, _EFFECTIVE = 16_384, 0.5
+
+
+def reweigh(
+    key: PRNGKeyArray,
+    log_density: Callable[[Float[Array, " d"]], Float[Array, ""]],
+    mixture: Mixture,
+) -> Mixture:
+    """The mixture with the weights that its components have under the target.
+
+    With `p` the mixture, `w_k` proportional to `E_p[r_k q / p]`, where `r_k(x)` is the
+    probability that `x` came from component k. Particles in two modes miss their
+    weights by the chance of resampling; draws of the mixture, as many from each
+    component as it should have, do not. Where their effective share is too small to
+    tell, the weights stay.
+    """
+    logits, means, factors = mixture
+    pick_key, key = jax.random.split(key)
+    edges = jnp.cumsum(jax.nn.softmax(logits))[:-1]
+    u = jax.random.uniform(pick_key, (WEIGHING,), means.dtype)
+    u = (jnp.arange(WEIGHING, dtype=means.dtype) + u) / WEIGHING
+    chosen = jnp.sum(u[:, None] > edges[None], axis=1)
+    z = jax.random.normal(key, (WEIGHING, means.shape[1]), means.dtype)
+    x = means[chosen] + jnp.einsum("nij,nj->ni", factors[chosen], z)
+
+    def log_parts(mean, factor):
+        away = jax.scipy.linalg.solve_triangular(factor, (x - mean[None]).T, lower=True)
+        log_det = jnp.sum(jnp.log(jnp.diagonal(factor)))
+        return -0.5 * jnp.sum(away**2, axis=0) - log_det
+
+    parts = jax.vmap(log_parts)(means, factors).T + jax.nn.log_softmax(logits)[None]
+    log_p = jax.nn.logsumexp(parts, axis=1)
+    found = jax.vmap(log_density)(x) - log_p
+    found = jnp.where(jnp.isfinite(found), found, -jnp.inf)
+    share = jax.nn.softmax(found)
+    masses = jnp.sum(share[:, None] * jnp.exp(parts - log_p[:, None]), axis=0)
+    enough = 1 / jnp.sum(share**2) > _EFFECTIVE * WEIGHING
+    logs = jnp.log(jnp.maximum(masses, jnp.finfo(masses.dtype).tiny))
+    return jnp.where(enough, logs, logits), means, factors

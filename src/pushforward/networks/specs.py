@@ -19,7 +19,13 @@ from pushforward.errors import UsageError
 from pushforward.networks.base import AbstractNetwork
 from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.mixture import MixtureMap
-from pushforward.networks.mixture_fit import Mixture, fit_mixture, merge
+from pushforward.networks.mixture_fit import (
+    WEIGHING,
+    Mixture,
+    fit_mixture,
+    merge,
+    reweigh,
+)
 from pushforward.networks.mlp import (
     MLP,
     AffineMap,
@@ -62,6 +68,10 @@ class AbstractNetworkSpec(eqx.Module):
     def resolve(self, target: AbstractTarget) -> "AbstractNetworkSpec":
         """The same, with what depends on the target filled in."""
         return self
+
+    def evaluations(self, target: AbstractTarget) -> int:
+        """How often making a sampler network evaluates the target."""
+        return 0
 
     @abc.abstractmethod
     def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
@@ -192,6 +202,13 @@ class MixtureSpec(AbstractNetworkSpec):
         components, layers = self._sizes(target)
         return dataclasses.replace(self, components=components, layers=layers)
 
+    def evaluations(self, target: AbstractTarget) -> int:
+        # With coupling layers its density is known, and its weights are learnt.
+        components, layers = self._sizes(target)
+        weighed = components > 1 and not layers and 1 < target.dim <= MANY
+        values = target.why_no_values() is None and target.num_terms == 1
+        return WEIGHING if weighed and values else 0
+
     def _sizes(self, target: AbstractTarget) -> tuple[int, int]:
         components, layers = self.components, self.layers
         if components is None:
@@ -212,6 +229,9 @@ class MixtureSpec(AbstractNetworkSpec):
         mixture = start.mixture
         if mixture is None:
             mixture = _fit(key, start, components)
+            if self.evaluations(start.target):
+                weigh_key = jax.random.fold_in(key, 1)
+                mixture = reweigh(weigh_key, start.target.log_density, mixture)
         sizes = self.width, self.depth, layers, self.bins
         return mixture_map(start.key, mixture, *sizes)
 
