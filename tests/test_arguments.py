@@ -1,5 +1,6 @@
 """What callers hand over in place of what was meant; why a training broke down."""
 
+import math
 import re
 
 import equinox as eqx
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 import pushforward as pf
-from pushforward import Sampler, Target, check, constrained, targets
+from pushforward import Sampler, Target, constrained, targets
+from pushforward.diagnostics.budget import Budget
 from pushforward.diagnostics.reference import make_reference
+from pushforward.diagnostics.verdict import judge
 from pushforward.errors import UsageError
 from pushforward.networks import AffineMap
 from pushforward.targets.arguments import as_key, as_target
@@ -25,10 +28,9 @@ def test_keys_of_the_old_style():
     assert (jax.random.key_data(as_key(old)) == old).all()
     assert as_key(jax.random.split(old, 4)).shape == (4,)
     assert as_key(KEY) is KEY
-    draws = np.random.default_rng(0).standard_normal((200, 2))
-    target = targets.get("gaussian")
-    verdicts = [check(k, target, draws, n=100) for k in (old, jax.random.key(3))]
-    assert str(verdicts[0]) == str(verdicts[1])
+    sampler = drawing(targets.get("gaussian"))
+    draws = [sampler.sample(key, 3) for key in (old, jax.random.key(3))]
+    np.testing.assert_array_equal(*draws)
 
 
 @pytest.mark.parametrize("key", [0, None, targets.get("donut"), np.zeros(2)])
@@ -125,7 +127,7 @@ def test_plausible_calls_work_or_get_a_sentence():
     assert jnp.array_equal(moved, pf.refine(KEY, target, draws, 3))
     batches = plainly(Sampler.iter_batches)
     assert next(batches(sampler, KEY, np.int64(5), np.int64(3))).shape == (3, 2)
-    sample, refine, explore, fit, train, many, made = map(
+    sample, refine, explore, fit, train, many, made, weigh, judged = map(
         plainly,
         (
             Sampler.sample,
@@ -135,6 +137,8 @@ def test_plausible_calls_work_or_get_a_sentence():
             pf.train,
             pf.fit_many,
             Sampler.from_network,
+            pf.weigh,
+            judge,
         ),
     )
     gaussian = pf.methods.Gaussian(steps=2, batch_size=8)
@@ -160,6 +164,38 @@ def test_plausible_calls_work_or_get_a_sentence():
         (lambda: plainly(pf.constraints.interval)("a", 1), "bounds of interval must"),
         (lambda: plainly(pf.constraints.less_than)(None), "bounds of less_than must"),
         (lambda: constrained(density, "positive"), "dim="),
+        (lambda: weigh(KEY, density, sampler), "Expected a Target, got function"),
+        (lambda: weigh(KEY, [target], sampler), "Expected a Target, got list"),
+        (lambda: weigh(KEY, target, "a.pf"), "Expected a Sampler, got str; give fit"),
+        (lambda: weigh(KEY, target, target), "Expected a Sampler, got Target"),
+        (lambda: weigh(keys, target, sampler), "A single random key is needed"),
+        (lambda: weigh(KEY, target, sampler, 200.0), "n must be a whole number"),
+        (lambda: weigh(KEY, target, sampler, "5"), "n must be a whole number"),
+        (lambda: weigh(KEY, target, sampler, 99), "n must be .* at least 100, not 99"),
+        (lambda: weigh(KEY, target, sampler, 10**30), "n must be at most"),
+        (
+            lambda: judged(keys, target, sampler, None, 200, None),
+            "A single random key is needed here",
+        ),
+        (lambda: judged(KEY, target, sampler, None, 10**30, None), "n must be at most"),
+        (lambda: judged(KEY, target, sampler, None, 200, "5"), "at least 1, not"),
+        (lambda: judged(KEY, target, sampler, None, 200, np.nan), "at least 1, no"),
+        (
+            lambda: fit(KEY, target, checkpoint_seconds=np.nan),
+            "checkpoint_seconds must",
+        ),
+        (lambda: sample(sampler, KEY, 10**5000), "not a number of thousands of dig"),
+        (lambda: made(AffineMap(2), noise_scale=10**400), "noise_scale must be a fin"),
+        (lambda: plainly(Target)(density, True), "dim must be a whole number"),
+        (lambda: plainly(pf.constraints.interval)(0, 10**400), "bounds of interval"),
+        (lambda: sampler.save("a\0.pf"), "'a.x00.pf' cannot be the name of a file"),
+        (lambda: fit(KEY, target, out="\ud800"), "cannot be the name of a file"),
     ):
         with pytest.raises(UsageError, match=sentence):
             call()
+
+
+@pytest.mark.parametrize("most", [math.inf, np.int64(10**6), np.float32(1e6), 1e6])
+def test_a_budget_is_any_number(most):
+    assert Budget(most).left == (most if most < math.inf else math.inf)
+    assert Budget(most).lacks(10**5, "this") is None

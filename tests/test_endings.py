@@ -139,6 +139,10 @@ def test_what_a_file_holds_does_not_reach_the_terminal(here, capsys):
     (here / "a\x1b[2Jb.pf").write_bytes(b"")
     assert main(["sample", "a\x1b[2Jb.pf", "-n", "3", "--out", "a.npy"]) == 2
     assert "\x1b" not in said(capsys)
+    # Nor in what is said of words that cannot be parsed.
+    with pytest.raises(SystemExit):
+        main(["sample", "a.pf", "a\x1b[2Jb.pf", "-n", "3", "--out", "a.npy"])
+    assert "\x1b[2J" not in "".join(capsys.readouterr())
 
 
 def test_help_tells_the_statuses(capsys):

@@ -39,6 +39,18 @@ def explain(path: Path, error: OSError) -> FileError:
     return FileError(f"{path} cannot be written ({reason}); choose another place.")
 
 
+def require_name(path: str | Path) -> None:
+    """Refuses what the system cannot have as a name of a file."""
+    try:
+        fine = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        fine = False
+    if not fine:
+        raise FileError(
+            f"{str(path)!r} cannot be the name of a file; choose another one."
+        )
+
+
 def require_regular(path: Path) -> None:
     """Refuses what is there and is no ordinary file: a pipe, a device, a socket."""
     try:
@@ -129,6 +141,7 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
         follow: if `path` is a link, whether to write what it points to; otherwise the
             link is replaced.
     """
+    require_name(path)
     part = None
     try:
         if follow and path.is_symlink():

@@ -5,6 +5,7 @@ once.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -125,11 +126,14 @@ def _answered(words: list[str]) -> int:
 
 def _say(sentence: str) -> None:
     """One line on stderr, whatever the sentence holds."""
-    line = " ".join(sentence.split())
-    # What a file holds may stand in it, and a terminal would obey that.
-    line = "".join(c if c.isprintable() else "?" for c in line)
+    line = _printable(" ".join(sentence.split()))
     with contextlib.suppress(OSError):
         print(f"pushforward: {line}", file=sys.stderr, flush=True)
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey: what a file holds may stand in it."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _in_words(error: OSError) -> str:
@@ -183,14 +187,25 @@ def _require_current(words: list[str]) -> None:
 
 def _parsed(words: list[str]) -> Arguments:
     """The arguments; what cannot be parsed tyro explains, and exits with status 2."""
-    markers = tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes
+    parse = functools.partial(
+        tyro.cli,
+        Arguments,
+        prog="pushforward",
+        config=(
+            tyro.conf.FlagCreatePairsOff,
+            tyro.conf.OmitArgPrefixes,
+            tyro.conf.OmitSubcommandPrefixes,
+        ),
+    )
+    plain = [_printable(word) for word in words]
     try:
-        return tyro.cli(
-            Arguments,
-            prog="pushforward",
-            args=words,
-            config=(*markers, tyro.conf.OmitSubcommandPrefixes),
-        )
+        if plain == words:
+            return parse(args=words)
+        # Names of files may hold what a terminal would obey: they are told without it.
+        with contextlib.suppress(SystemExit):
+            return parse(args=words, console_outputs=False)
+        parse(args=plain)
+        raise UsageError("There are control characters among the arguments.")
     except SystemExit:
         # A help text that nobody reads to its end is noticed here, not at the exit.
         sys.stdout.flush()

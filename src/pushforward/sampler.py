@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt
 from pushforward import _io
 from pushforward._io import Arrays
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
-from pushforward._validate import finite, whole_number
+from pushforward._validate import finite, shown, whole_number
 from pushforward.draws import write_draws
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import (
@@ -330,7 +330,7 @@ class Sampler(eqx.Module):
         """
         key, shape = one_key(key), _shape(n)
         if len(shape) != 1:
-            raise UsageError(f"n must be a whole number of at least 0, not {n!r}.")
+            raise UsageError(f"n must be a whole number of at least 0, not {shown(n)}.")
         (n,) = shape
         size = self.block_size if size is None else whole_number("size", size)
         size = min(size, n)
@@ -469,12 +469,12 @@ def _shape(shape: Any) -> tuple[int, ...]:
         if not isinstance(size, int | np.integer) or size < 0:
             raise UsageError(
                 "The number of draws must be a whole number of at least 0, or a tuple "
-                f"of them, not {shape!r}."
+                f"of them, not {shown(shape)}."
             )
-    if math.prod(sizes) > MOST:
+    if math.prod(map(int, sizes)) > MOST:
         raise UsageError(
-            f"One key gives at most {MOST:,} draws, not {math.prod(sizes):,}; use "
-            "several keys."
+            f"One key gives at most {MOST:,} draws, not {shown(shape)}; use several "
+            "keys."
         )
     return tuple(int(size) for size in sizes)
 

@@ -63,10 +63,13 @@ def things(folder: Path) -> dict[str, list[Any]]:
         "number": [
             0, 1, 3, 5, -1, 2.5, 5.0, np.int64(4), jnp.int32(4), True, None, "5",
             float("nan"), float("inf"), 10**30, np.float32(3), [5], (2, 3), 1e3,
+            10**400, 10**5000, complex(3), np.array(5), np.array([5]), b"5",
         ],
         "path": [
             folder / "a.npy", folder / "a.npz", folder / "a.csv", str(folder / "a.pf"),
             folder, folder / "no" / "a.npy", "", None, 5, b"a.npy", folder / "a.txt",
+            folder / "a.html", "a\0b.npy", folder / ("x" * 300 + ".npy"), "/dev/null",
+            "/dev/full", folder / "a.npy" / "b.npy",
         ],
         "constraint": [
             "positive", "interval(0, 1)", "interval(1, 0)", "nope", "", None, 5,
@@ -101,6 +104,9 @@ def calls(folder: Path) -> list[tuple[str, Callable, tuple[str, ...], dict[str, 
     def fit_many(key, target, **options):
         return pf.fit_many(key, target, short, progress=False, **options)
 
+    def report(*given, **options):
+        return pf.report(*given, **options, max_evaluations=2000)
+
     def wrong_method(key, target, method):
         if method is None:
             return None
@@ -129,6 +135,10 @@ def calls(folder: Path) -> list[tuple[str, Callable, tuple[str, ...], dict[str, 
         ("sample", own.sample, ("key", "number"), {}),
         ("sample_and_log_prob", own.sample_and_log_prob, ("key", "number"), {}),
         ("log_prob", own.log_prob, ("draws",), {}),
+        ("iter_batches", lambda *given: list(own.iter_batches(*given)),
+            ("key", "number", "number"), {}),
+        ("report", report, ("key", "target", "sampler", "path"),
+            {"n": "number", "reference": "draws", "title": "text", "run": "path"}),
         ("stream", own.stream, ("key", "number", "path"), {}),
         ("save", own.save, ("path",), {"dtype": "any"}),
         ("load", pf.load, ("path",), {"like": "sampler"}),
@@ -145,6 +155,7 @@ def calls(folder: Path) -> list[tuple[str, Callable, tuple[str, ...], dict[str, 
 
 # Those that are expensive when they work are called less often.
 RARE = {"fit", "fit_many", "fit method", "check", "explore", "train", "refine"}
+RARE |= {"report"}
 
 
 def campaign(seed: int, count: int) -> Tally:

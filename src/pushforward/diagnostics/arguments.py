@@ -16,6 +16,16 @@ from pushforward.targets.base import AbstractTarget
 MIN_DRAWS = 100
 
 
+def as_sampler(sampler: Any) -> Sampler:
+    """The sampler, or a `UsageError` that says how to get one."""
+    if isinstance(sampler, Sampler):
+        return sampler
+    raise UsageError(
+        f"Expected a Sampler, got {type(sampler).__name__}; give fit.sampler, "
+        "pushforward.load of a file, or Sampler.from_network of a network."
+    )
+
+
 def require_same_parameters(sampler: Sampler, target: AbstractTarget) -> None:
     """Refuses a sampler of other parameters than the target has.
 

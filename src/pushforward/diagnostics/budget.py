@@ -1,20 +1,19 @@
 """How many evaluations of the target a check may spend, and has spent."""
 
 import math
+from typing import Any
 
-from pushforward.errors import UsageError
+from pushforward._validate import at_least
 
 
 class Budget:
     """Counts evaluations of the target against a bound."""
 
-    def __init__(self, most: int | float | None):
-        """A budget of `most` evaluations; None means no bound."""
-        if most is not None and not (isinstance(most, int | float) and most >= 1):
-            raise UsageError(
-                f"max_evaluations must be a number of at least 1, not {most!r}."
-            )
-        self.most = None if most is None else int(most)
+    def __init__(self, most: Any):
+        """A budget of `most` evaluations; None, and infinity, mean no bound."""
+        if most is not None:
+            most = at_least("max_evaluations", most, 1)
+        self.most = None if most in (None, math.inf) else int(most)
         self.spent = 0
         # Kept back for later.
         self.reserved = 0

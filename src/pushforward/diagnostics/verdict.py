@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pushforward import _html
+from pushforward._validate import whole_number
 from pushforward.diagnostics import stationarity
 from pushforward.diagnostics.arguments import MIN_DRAWS, take_draws
 from pushforward.diagnostics.budget import Budget
@@ -25,8 +25,8 @@ from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.tests import TESTS, Evidence, Need, StatisticalTest
 from pushforward.diagnostics.tests.mode_weights import MODE_WEIGHTS
 from pushforward.errors import UsageError
-from pushforward.sampler import Sampler
-from pushforward.targets.arguments import as_key, as_target
+from pushforward.sampler import MOST, Sampler
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 
 # The chance that all tests together reject draws that are exact.
@@ -232,11 +232,8 @@ def judge(
         n: As for `check`.
         max_evaluations: As for `check`.
     """
-    key, target = as_key(key), as_target(target)
-    if not isinstance(n, int | np.integer) or n < MIN_DRAWS:
-        raise UsageError(
-            f"n must be a whole number of at least {MIN_DRAWS}, and it is {n!r}."
-        )
+    key, target = one_key(key), as_target(target)
+    n = whole_number("n", n, least=MIN_DRAWS, most=MOST)
     budget = Budget(max_evaluations)
     draw_key, reference_key, test_key, move_key = jax.random.split(key, 4)
     tested, given, broken = take_draws(draw_key, target, draws, n)

@@ -20,10 +20,11 @@ import numpy as np
 from blackjax.diagnostics import psis_weights
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward.diagnostics.arguments import require_same_parameters
+from pushforward._validate import whole_number
+from pushforward.diagnostics.arguments import as_sampler, require_same_parameters
 from pushforward.errors import UsageError
-from pushforward.sampler import Sampler
-from pushforward.targets.arguments import as_key
+from pushforward.sampler import MOST, Sampler
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 
 # The threshold of k for many weights.
@@ -119,7 +120,8 @@ def weigh(
         UsageError: The target has no density, the sampler's own density is not known,
             or the two do not fit together.
     """
-    key = as_key(key)
+    key, target, sampler = one_key(key), as_target(target), as_sampler(sampler)
+    n = whole_number("n", n, least=_MIN_DRAWS, most=MOST)
     target.require_values("weigh")
     if not sampler.has_density:
         raise UsageError(
@@ -127,8 +129,6 @@ def weigh(
             "or has a network that may fold; train it with methods.Transport()."
         )
     require_same_parameters(sampler, target)
-    if n < _MIN_DRAWS:
-        raise UsageError(f"weigh needs at least {_MIN_DRAWS} draws, and n is {n}.")
 
     draws, parts = jax.device_get(_draw_weighed(sampler, target, key, n))
     log_weights = np.asarray(parts, np.float64)

@@ -13,7 +13,7 @@ from pushforward.errors import FileError, UsageError
 from pushforward.reporting.contents import gather
 from pushforward.reporting.page import page
 from pushforward.sampler import Sampler
-from pushforward.targets.arguments import as_key, as_target
+from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.training.config import Config
 from pushforward.training.history import History
@@ -64,7 +64,7 @@ def report(
         UsageError: the file has another ending, or the parts do not fit together.
         FileError: the file cannot be written.
     """
-    key, target, path = as_key(key), as_target(target), Path(path)
+    key, target, path = one_key(key), as_target(target), Path(path)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(
             f"A report is written as .html, and {str(path)!r} has another ending."

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from pushforward._validate import shown
 from pushforward.errors import UsageError
 
 
@@ -228,9 +229,10 @@ simplex = Constraint("simplex")
 def _bounded(kind: str, *bounds: Any) -> Constraint:
     try:
         numbers = tuple(float(bound) for bound in bounds)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise UsageError(
-            f"The bounds of {kind} must be numbers, not {', '.join(map(repr, bounds))}."
+            f"The bounds of {kind} must be numbers, not "
+            f"{', '.join(map(shown, bounds))}."
         ) from None
     return Constraint.parse(str(Constraint(kind, numbers)))
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from pushforward._validate import whole_number
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.constraints import Constraint
 
@@ -81,8 +82,7 @@ class Structure:
         constraints: str | Constraint | Mapping[str, str | Constraint] | None = None,
     ) -> "Structure":
         """A bare vector of `dim` numbers, all under one constraint."""
-        if not isinstance(dim, int | np.integer) or dim < 1:
-            raise UsageError(f"dim must be a whole number of at least 1, not {dim!r}.")
+        dim = whole_number("dim", dim, most=2**31 - 1)
         if isinstance(constraints, Mapping):
             raise UsageError(
                 "A vector (dim=) has one constraint for all of its numbers, such as "
@@ -90,7 +90,7 @@ class Structure:
                 "such as {'a': 0.0, 'b': jnp.zeros(3)}."
             )
         given = "real" if constraints is None else constraints
-        leaf = _leaf("", (int(dim),), Constraint.of(given, "the vector"))
+        leaf = _leaf("", (dim,), Constraint.of(given, "the vector"))
         if names is not None and len(names) != leaf.size:
             raise UsageError(
                 f"names holds {len(names)} names but the density has {leaf.size} "

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pushforward import _validate
 from pushforward._version import __version__
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError
 from pushforward.methods.base import AbstractTask, describe
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.examine import fingerprint, same_target
@@ -26,12 +27,7 @@ Config = dict[str, Any]
 
 def whole_number(name: str, value: Any, most: int = MOST_STEPS) -> int:
     """The value of an argument that must be a whole number of at least 1."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < 1:
-        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}.")
-    if value > most:
-        raise UsageError(f"{name} must be at most {most}, not {value!r}.")
-    return int(value)
+    return _validate.whole_number(name, value, most=most)
 
 
 def describe_target(

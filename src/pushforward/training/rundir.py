@@ -100,6 +100,7 @@ class RunDirectory:
     """One run on disk."""
 
     def __init__(self, path: str | Path):
+        _files.require_name(path)
         self.path = Path(path)
         # The directory, held open as long as it is locked.
         self._handle: int | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxtyping import Array, Key
 
+from pushforward._validate import at_least
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
 from pushforward.methods.base import AbstractTask
 from pushforward.training import config as configs
@@ -129,10 +130,7 @@ def require_callback(
 
 def require_seconds(seconds: Any) -> None:
     """Refuses what is no time between two checkpoints; an infinite one is never."""
-    if not isinstance(seconds, int | float) or not seconds >= 0:
-        raise UsageError(
-            f"checkpoint_seconds must be a number of at least 0, not {seconds!r}."
-        )
+    at_least("checkpoint_seconds", seconds, 0)
 
 
 def report_ending(trained: AbstractTrained, *, throw: bool) -> None:
