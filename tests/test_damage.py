@@ -19,6 +19,7 @@ from pushforward.networks import MLP, AffineMap
 from pushforward.sampler import Sampler, load_network, save_network
 from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
+from pushforward.training.rundir import RunDirectory
 
 pytestmark = pytest.mark.once
 
@@ -86,6 +87,17 @@ def test_a_flipped_bit_is_noticed(run, name):
                 pf.load(path)
             else:
                 pf.training.rundir.RunDirectory(run).read_position()
+
+
+@pytest.mark.parametrize("doubts", [5, "text", [1], None])
+def test_doubts_of_another_kind(run, doubts):
+    path = run / "config.json"
+    config = json.loads(path.read_text())
+    del config["checksum"]
+    config["target"]["doubts"] = doubts
+    path.write_text(json.dumps(config))
+    with pytest.raises(FileError, match="does not say what the run is"):
+        go_on(run)
 
 
 def test_a_flipped_number_of_a_config_is_noticed(run):
@@ -188,6 +200,57 @@ def test_what_is_no_ordinary_file(tmp_path, run):
             go_on(run)
         (run / name).unlink()
         (run / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize("kept", [None, "metrics.jsonl"])
+def test_a_run_without_its_config_is_not_written_over(run, kept):
+    """What it has learnt is still there, or a file of that name is somebody else's."""
+    for path in [*run.iterdir()]:
+        if path.name == "config.json" or kept not in (None, path.name):
+            path.unlink()
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    with pytest.raises(FileError, match=r"without the .* of a run, and a new"):
+        go_on(run)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": "x"}, {"seconds": 1e999}, {"evaluations": [1]}, {"doubts": 5},
+        {"doubts": [1]}, {"outside": "x"}, {"steps": -1}, {"planned": 10**400},
+        {"status": 7}, {"message": "\ud800"},
+    ],
+)  # fmt: skip
+def test_an_ending_that_is_none(tmp_path, wrong):
+    directory = RunDirectory(tmp_path)
+    (tmp_path / "ending.json").write_text(json.dumps(wrong))
+    with pytest.raises(FileError, match=r"damaged.* so delete it"):
+        directory.read_ending()
+
+
+def test_of_an_ending_only_what_is_known_is_read(tmp_path):
+    directory = RunDirectory(tmp_path)
+    ending = {"status": "FINISHED", "seconds": 2.5, "outside": None}
+    directory.write_ending({**ending, "config": 5, "out": 5})
+    assert directory.read_ending() == ending
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"stage": "a", "step": 1, "loss": ' + "9" * 400 + "}",
+        '{"stage": "\\ud800", "step": 1, "loss": 1}',
+        '{"stage": "a", "step": 1, "\\udfff": 1}',
+        b'{"stage": "\xed\xa0\x80", "step": 1}',
+    ],
+)
+def test_rows_that_nothing_can_show(tmp_path, line):
+    directory = RunDirectory(tmp_path)
+    good = b'{"stage": "a", "step": 2, "loss": 1}\n'
+    line = line if isinstance(line, bytes) else line.encode()
+    (tmp_path / "metrics.jsonl").write_bytes(line + b"\n" + good)
+    assert [row["step"] for row in directory.metrics()] == [2]
 
 
 def test_a_link_is_written_through(tmp_path):

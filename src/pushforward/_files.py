@@ -39,16 +39,25 @@ def explain(path: Path, error: OSError) -> FileError:
     return FileError(f"{path} cannot be written ({reason}); choose another place.")
 
 
+# What says that there is nothing of a name, or not yet.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EBADF)
+
+
 def require_name(path: str | Path) -> None:
-    """Refuses what the system cannot have as a name of a file."""
+    """Refuses what no file can be called, and where nobody is let in to look."""
     try:
-        fine = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        fine = False
-    if not fine:
+        os.stat(path)
+    except ValueError:
+        # No byte 0, and only text that the system can encode.
         raise FileError(
             f"{str(path)!r} cannot be the name of a file; choose another one."
-        )
+        ) from None
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            reason = error.strerror or str(error)
+            raise FileError(
+                f"{path} cannot be used ({reason}); choose another place."
+            ) from error
 
 
 def require_regular(path: Path) -> None:

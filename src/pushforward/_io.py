@@ -72,10 +72,15 @@ def require_checksum(
 
 def parse(text: str | bytes) -> Any:
     """JSON from a file; `ValueError` where it is none, or nested too deeply."""
+    # Python's own reader lets in halves of characters, which nothing can write again.
+    text = text.decode() if isinstance(text, bytes) else text
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return found
 
 
 def write(
@@ -97,6 +102,7 @@ def write(
 
 def read(path: Path, format: Format) -> tuple[dict[str, Any], Arrays]:
     """The header and the arrays of a file of one kind, brought up to date."""
+    _files.require_name(path)
     if not path.exists():
         raise FileError(f"There is no file {path}.")
     _files.require_regular(path)

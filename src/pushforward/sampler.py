@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray, UInt
 
-from pushforward import _io
+from pushforward import _files, _io
 from pushforward._io import Arrays
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
 from pushforward._validate import finite, shown, whole_number
@@ -530,7 +530,9 @@ def load(
             the target, or a sampler of such parameters.
     """
     path = Path(path)
+    _files.require_name(path)
     if path.is_dir():
+        _files.require_name(path / "sampler.safetensors")
         if not (path / "sampler.safetensors").exists():
             raise FileError(
                 f"There is no finished run in {path}; finish it with fit(..., "

@@ -7,6 +7,7 @@ one form share their programs.
 import contextlib
 import dataclasses
 import sys
+from typing import Any
 
 import equinox as eqx
 import hypothesis
@@ -25,8 +26,9 @@ from .tally import Tally
 
 # An exploration and a fit compile for a while.
 SECONDS = 300.0
-# Of so many densities one is fitted.
-FITTED_EVERY = 10
+# Of so many densities one is fitted, and one is a function of its own, whose programs
+# are compiled for it; the others are chosen as they run.
+FITTED_EVERY, PLAIN_EVERY = 10, 15
 METHODS = (
     methods.Gaussian(steps=60, batch_size=32, particles=64),
     methods.KL(
@@ -77,11 +79,25 @@ FORMS = {
     "ring": _ring,
     "regression": _regression,
 }
-QUIRKS = ("none", "-inf outside", "nan outside", "abs", "while", "64-bit constant")
+
+
+def _halved(z, value):
+    return value + jax.lax.fori_loop(0, 3, lambda i, a: a * 0.5, 0.0)
+
+
+# One thing that users do.
+QUIRKS = {
+    "none": lambda z, value: value,
+    "-inf outside": lambda z, value: jnp.where(z[0] > -1.5, value, -jnp.inf),
+    "nan outside": lambda z, value: value + 0.0 * jnp.sqrt(z[0] + 2.5),
+    "abs": lambda z, value: value - jnp.abs(z).sum(),
+    "while": _halved,
+    "64-bit constant": lambda z, value: value + np.float64(2.0).astype(np.float32),
+}
 
 
 class Density(eqx.Module):
-    """`form((x - shift) / scale) + constant`, with one thing that users do."""
+    """`form((x - shift) / scale) + constant`, with a quirk."""
 
     shift: jax.Array
     scale: jax.Array
@@ -91,19 +107,27 @@ class Density(eqx.Module):
 
     def __call__(self, x):
         z = (x - self.shift) / self.scale
-        value = FORMS[self.form](z) + self.constant
-        match self.quirk:
-            case "-inf outside":
-                return jnp.where(z[0] > -1.5, value, -jnp.inf)
-            case "nan outside":
-                return value + 0.0 * jnp.sqrt(z[0] + 2.5)
-            case "abs":
-                return value - jnp.abs(z).sum()
-            case "while":
-                return value + jax.lax.fori_loop(0, 3, lambda i, a: a * 0.5, 0.0)
-            case "64-bit constant":
-                return value + np.float64(2.0).astype(np.float32)
-        return value
+        return QUIRKS[self.quirk](z, FORMS[self.form](z) + self.constant)
+
+
+class Chosen(eqx.Module):
+    """The same, chosen as it runs: all of one dimension share their programs."""
+
+    density: Density
+    form: jax.Array
+    quirk: jax.Array
+
+    @staticmethod
+    def of(density: Density) -> "Chosen":
+        form, quirk = list(FORMS).index(density.form), list(QUIRKS).index(density.quirk)
+        plain = dataclasses.replace(density, form="", quirk="")
+        return Chosen(plain, jnp.asarray(form), jnp.asarray(quirk))
+
+    def __call__(self, x):
+        d = self.density
+        z = (x - d.shift) / d.scale
+        value = jax.lax.switch(self.form, list(FORMS.values()), z) + d.constant
+        return jax.lax.switch(self.quirk, list(QUIRKS.values()), z, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +160,7 @@ def cases(draw) -> Case:
         jnp.full(dim, scale, jnp.float32),
         jnp.asarray(constant, jnp.float32),
         form,
-        draw(st.sampled_from(QUIRKS)),
+        draw(st.sampled_from(sorted(QUIRKS))),
     )
     return Case(density, dim)
 
@@ -158,14 +182,19 @@ def campaign(seed: int, count: int) -> Tally:
         found.append(case)
 
     each()
-    # One form after the other: they share their programs, and few programs are kept.
-    tried = sorted(enumerate(found[:count], start=1), key=lambda pair: _form(pair[1]))
+    tried = list(enumerate(found[:count], start=1))
+    plain = [pair for pair in tried if pair[0] % PLAIN_EVERY == 0]
+    chosen = [pair for pair in tried if pair[0] % PLAIN_EVERY]
+    # One form after the other, for few programs are kept.
+    plain.sort(key=lambda pair: _form(pair[1]))
+    chosen.sort(key=lambda pair: pair[1].dim)
     # Ctrl-C ends it early: what was tried until then counts.
     with contextlib.suppress(KeyboardInterrupt):
-        for made, (number, case) in enumerate(tried):
+        for made, (number, case) in enumerate([*chosen, *plain]):
             if made % 50 == 0:
                 print(f"{made} of {len(tried)} densities", file=sys.stderr, flush=True)
-            _try(tally, case, fitted=number % FITTED_EVERY == 0, seed=number)
+            density = case.density if number % PLAIN_EVERY == 0 else None
+            _try(tally, case, density or Chosen.of(case.density), number)
     return tally
 
 
@@ -173,11 +202,14 @@ def _form(case: Case) -> tuple[str, str, int]:
     return case.density.form, case.density.quirk, case.dim
 
 
-def _try(tally: Tally, case: Case, *, fitted: bool, seed: int) -> None:
+_values = eqx.filter_jit(lambda density, starts: jax.vmap(density)(starts))
+
+
+def _try(tally: Tally, case: Case, density: Any, seed: int) -> None:
     key = jax.random.key(seed)
-    target = pf.Target(case.density, dim=case.dim)
+    target = pf.Target(density, dim=case.dim)
     starts = jax.random.normal(key, (1000, case.dim))
-    if not np.isfinite(jax.vmap(case.density)(starts)).any():
+    if not np.isfinite(_values(density, starts)).any():
         # No sampler has a place to begin: a sentence says so.
         with tally.guarded("not finite around the origin", seconds=SECONDS):
             try:
@@ -197,7 +229,7 @@ def _try(tally: Tally, case: Case, *, fitted: bool, seed: int) -> None:
             assert np.isfinite(np.asarray(found.particles)).all(), "particles"
         except Exception as error:
             raise RuntimeError(f"{case}: {error}") from error
-    if not fitted:
+    if seed % FITTED_EVERY:
         return
     with tally.guarded("fitted", seconds=SECONDS):
         try:

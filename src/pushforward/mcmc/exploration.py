@@ -459,7 +459,9 @@ def _joined(target: AbstractTarget, positions):
     heights = np.asarray(heights)[:, :n, :n]
     before = np.maximum.accumulate(heights, axis=0)
     after = np.maximum.accumulate(heights[::-1], axis=0)[::-1]
-    dips = np.max(np.minimum(before, after) - heights, axis=0)
+    with np.errstate(invalid="ignore"):
+        # Where the density is zero all along, a dip is not a number.
+        dips = np.max(np.minimum(before, after) - heights, axis=0)
     linked = np.nan_to_num(dips, nan=np.inf) < _DIP
     roots = np.arange(len(positions))
     for i, j in zip(*np.nonzero(linked), strict=True):

@@ -70,6 +70,7 @@ def report(
             f"A report is written as .html, and {str(path)!r} has another ending."
         )
     # Before minutes are spent.
+    _files.require_name(path)
     if path.is_dir():
         raise FileError(f"{path} is a directory; give the name of a file.")
     if not path.parent.exists():

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ _MOST_CONFIG, _MOST_METRICS = 2**26, 2**31
 _ASIDE = "metrics.damaged.jsonl"
 # The largest number in a position: whatever is counted is counted in 32 bits.
 _MOST = 2**31 - 1
+# A whole number that no float can be.
+_BEYOND = 2**1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,7 @@ class RunDirectory:
 
     def exists(self) -> bool:
         """Whether a run has been started here."""
+        _files.require_name(self.path / CONFIG)
         return (self.path / CONFIG).exists()
 
     def lock(self) -> None:
@@ -148,8 +151,13 @@ class RunDirectory:
                     f"{self.path} already holds a run, which another process began "
                     "just now; choose another directory."
                 )
-            for name in (STATE, METRICS, SAMPLER, ENDING):
-                (self.path / name).unlink(missing_ok=True)
+            for name in (STATE, SAMPLER, METRICS, ENDING):
+                if os.path.lexists(self.path / name):
+                    raise FileError(
+                        f"{self.path} holds {name} without the {CONFIG} of a run, and "
+                        f"a new run would write over it: restore {CONFIG} from a "
+                        "copy, or choose another directory."
+                    )
         except OSError as error:
             raise _files.explain(self.path, error) from error
         self.write_config(config)
@@ -163,7 +171,7 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """The config of the run."""
         path = self.path / CONFIG
-        if not path.exists():
+        if not self.exists():
             raise FileError(f"There is no run in {self.path} ({CONFIG} is missing).")
         try:
             config = _io.parse(_files.read_bytes(path, _MOST_CONFIG))
@@ -332,7 +340,15 @@ class RunDirectory:
                 f"{path} is damaged and cannot be read ({error}); without it the run "
                 "can be used as before, so delete it."
             ) from error
-        return ending if isinstance(ending, dict) else {}
+        if not isinstance(ending, dict) or not all(
+            ending.get(name) is None or is_right(ending[name])
+            for name, is_right in _ENDING.items()
+        ):
+            raise FileError(
+                f"{path} is damaged: it does not say how the run ended; without it the "
+                "run can be used as before, so delete it."
+            )
+        return {name: ending[name] for name in _ENDING if name in ending}
 
     def metrics(self) -> list[dict[str, Any]]:
         """All rows that can be read; the file stays as it is."""
@@ -351,18 +367,39 @@ def _is_count(value: Any, most: int = _MOST) -> bool:
 
 def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) < math.inf and math.isfinite(float(value))
+    return number and abs(value) < _BEYOND
+
+
+def _are_sentences(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+# What the ending of a run says, and how each entry looks; any may be null.
+_ENDING: dict[str, Callable[[Any], bool]] = {
+    "status": lambda value: isinstance(value, str),
+    "message": lambda value: isinstance(value, str),
+    "steps": _is_count,
+    "planned": _is_count,
+    "nonfinite_steps": _is_count,
+    "evaluations": lambda value: _is_count(value, 2**63 - 1),
+    "seconds": _is_number,
+    "doubts": _are_sentences,
+    "outside": _is_number,
+}
 
 
 def _is_config(config: dict[str, Any]) -> bool:
     """Whether the entries that resuming reads are of their kinds."""
     method, key, target = (config.get(name) for name in ("method", "key", "target"))
-    prints = target.get("fingerprint", []) if isinstance(target, dict) else None
+    about = target if isinstance(target, dict) else {}
+    prints = about.get("fingerprint", [])
     return (
         isinstance(method, dict)
         and isinstance(method.get("name"), str)
         and _is_count(config.get("steps"))
         and (key is None or isinstance(key, list))
+        and isinstance(target, dict)
+        and _are_sentences(about.get("doubts", []))
         and isinstance(prints, list)
         and all(isinstance(x, int | float) for x in prints)
     )
@@ -405,6 +442,8 @@ def _number(value: Any) -> Any:
         inner = [_number(each) for each in value]
         return False if any(each is False for each in inner) else inner
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, int) and abs(value) >= _BEYOND:
+        return False
     return value if number else False
 
 
