@@ -11,6 +11,7 @@ import pytest
 import pushforward as pf
 from pushforward import _io, methods
 from pushforward.errors import UnfinishedWarning, UsageError
+from pushforward.training.callback import read_answer
 from pushforward.training.rundir import STATE_FORMAT
 from pushforward.training.session import require_callback
 
@@ -206,6 +207,13 @@ def test_ctrl_c_inside_it_behaves_as_outside(target, tmp_path, nested):
     assert_same_run(tmp_path / "part", tmp_path / "whole")
 
 
+class Unshown:
+    """Something that has no text."""
+
+    def __repr__(self):
+        raise ValueError
+
+
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -213,13 +221,21 @@ def test_ctrl_c_inside_it_behaves_as_outside(target, tmp_path, nested):
         ("stop", "it returned 'stop'"),
         ({"width": "wide"}, "'width' in what the callback returned must be a number"),
         ({"step": 3}, "cannot call a number 'step'"),
+        ({"a": 10**400}, "'a' in what the callback returned must be a number"),
+        ({"a": Unshown()}, "must be a number, not a Unshown"),
+        ({"\ud800": 1.0}, "cannot call a number"),
         ({"stop": 1.0}, "'stop' in what the callback returned must be True or False"),
     ],
 )
-def test_answers_that_are_refused(target, answer, sentence):
+def test_answers_that_are_refused(answer, sentence):
     with pytest.raises(UsageError, match=sentence):
+        read_answer(answer)
+
+
+def test_an_answer_is_refused_in_a_fit(target):
+    with pytest.raises(UsageError, match="it returned 'stop'"):
         pf.fit(
-            KEY, target, TINY, progress=False, callback=lambda e: answer,
+            KEY, target, TINY, progress=False, callback=lambda e: "stop",
             callback_every=1,
         )  # fmt: skip
 

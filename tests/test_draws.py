@@ -16,7 +16,7 @@ import pytest
 
 from pushforward import draws as files_of_draws
 from pushforward import sampler
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import DamageWarning, FileError, UsageError
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
 from pushforward.targets import constrained
@@ -170,6 +170,18 @@ def test_a_full_disk_loses_and_leaves_nothing(suffix, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert path.read_bytes() == b"what stood there before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_draws_that_are_not_finite_are_told(suffix, tmp_path):
+    """Of N(0, 1) times the largest number a share of 2 Phi(-1) is infinite."""
+    centre, lower = jnp.zeros(1), jnp.full((1, 1), jnp.finfo(jnp.float32).max)
+    whitening = Preconditioner.affine(centre, lower)
+    wild = Sampler(AffineMap(1), whitening, Structure.of(0.0))
+    infinite = int(np.sum(~np.isfinite(wild.sample(KEY, 1000))))
+    assert 250 < infinite < 400
+    with pytest.warns(DamageWarning, match=f"^{infinite} of the 1,000 draws in "):
+        wild.stream(KEY, 1000, tmp_path / f"draws{suffix}")
 
 
 def test_an_interrupted_stream_leaves_nothing(tmp_path, monkeypatch):

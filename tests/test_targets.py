@@ -302,6 +302,10 @@ def test_constraints_are_texts_or_objects():
         Target(normal, 2, constraints={"a": "positive"})
     with pytest.raises(UsageError, match=r"by name, such as \{'a': 'positive'"):
         Target(lambda p: 0.0, example=shapes, constraints="positive")
+    with pytest.raises(UsageError, match="of a parameter cannot be written to a file"):
+        Structure.vector(1, ("\ud800",))
+    with pytest.raises(UsageError, match="of a parameter cannot be written to a file"):
+        Target(lambda p: 0.0, example={"\ud800": 1.0})
     with pytest.raises(UsageError, match=r"names holds 3 names .* has 2 coordinates"):
         Target(normal, 3, constraints="simplex", names=("a", "b", "c"))
 

@@ -85,6 +85,17 @@ def _is_number(value: Any) -> bool:
         return False
 
 
+def is_text(value: Any) -> bool:
+    """Whether it is text that a file can hold: without halves of characters."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(value: Any) -> str:
     """A value as it stands in a sentence: short, whatever it is."""
     try:

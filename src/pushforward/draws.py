@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pushforward import _files
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import DamageWarning, FileError, UsageError
 from pushforward.targets.structure import Structure
 
 Blocks = Iterator[list[np.ndarray]]
@@ -60,9 +61,31 @@ def write_draws(
     if path.suffix == ".npz":
         _require_members(structure)
     _require_space(path, structure, n)
+    count = _Nonfinite()
     with _files.replacing(path) as file, _reporter(n, path, progress) as report:
-        writers[path.suffix](file, structure, n, _leaves(batches, report))
+        leaves = map(count.seen, _leaves(batches, report))
+        writers[path.suffix](file, structure, n, leaves)
+    if count.draws:
+        warnings.warn(
+            f"{count.draws:,} of the {n:,} draws in {path} hold numbers that are not "
+            "finite; check the sampler, and leave them out.",
+            DamageWarning,
+            stacklevel=3,
+        )
     return path
+
+
+class _Nonfinite:
+    """Counts draws that hold what is no number, as they pass."""
+
+    def __init__(self):
+        self.draws = 0
+
+    def seen(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
+        if not all(np.isfinite(leaf).all() for leaf in leaves):
+            rows = [np.isfinite(a).reshape(len(a), -1).all(axis=1) for a in leaves]
+            self.draws += int(np.sum(~np.all(rows, axis=0)))
+        return leaves
 
 
 def column_names(structure: Structure) -> list[str]:

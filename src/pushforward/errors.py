@@ -37,7 +37,7 @@ class UnfinishedWarning(UserWarning):
 
 
 class DamageWarning(UserWarning):
-    """Something in a run was damaged and could be left out; what that was is told."""
+    """What was damaged, or is of no use, while the rest was done all the same."""
 
 
 class TrainingError(PushforwardError, RuntimeError):

@@ -25,13 +25,14 @@ SCALES = {
     "kills": {"quick": 1, "cpu": 100, "hour": 100},
     "signals": {"quick": 1, "cpu": 30, "hour": 60},
     "writes": {"quick": 1, "cpu": 20, "hour": 20},
+    "experiments": {"quick": 1, "cpu": 10, "hour": 10},
     "disks": {"quick": 5, "cpu": 60, "hour": 200},
     "races": {"quick": 1, "cpu": 20, "hour": 60},
     "environments": {"quick": 1, "cpu": 12, "hour": 12},
     "memory": {"quick": 6, "cpu": 50, "hour": 50},
 }
-# These three are in one module, by their names.
-KILLING = ("kills", "signals", "writes")
+# These are in one module, by their names.
+KILLING = ("kills", "signals", "writes", "experiments")
 
 
 def run_one(name: str, seed: int, count: int) -> dict:

@@ -35,13 +35,29 @@ def _score_based(method: Callable) -> Any:
     return method(network=network, score_warmup=20, score_steps=1, **sizes)
 
 
+def _two_stages() -> Any:
+    from .stages import TwoStages
+
+    return TwoStages()
+
+
 METHODS = {
+    "two stages": _two_stages,
+    "default": lambda: pf.methods.Adaptive(
+        network=pf.networks.mixture(width=8),
+        steps=1500,
+        batch_size=32,
+        max_evaluations=20_000,
+    ),
     "dft": lambda: _score_based(pf.methods.DFT),
     "kl": lambda: _score_based(pf.methods.KL),
     "transport": lambda: pf.methods.Transport(
         network=pf.networks.mixture(width=8), steps=4000, batch_size=32
     ),
 }
+# Which of them runs after which: half of the interruptions should be late.
+ORDER = ("two stages", "default", "dft", "two stages", "default", "transport")
+ORDER += ("two stages", "default", "kl")
 # What a run leaves when it is done, and nothing else.
 LEFT = {
     "config.json",
@@ -118,13 +134,14 @@ def _different(whole: Path, other: Path) -> str:
     return "" if rows[0] == rows[1] else f"{rows[1]} rows of metrics, not {rows[0]}"
 
 
-def _stage(out: Path) -> int:
-    """The stage of the state of a run; -1 where there is none yet."""
+def _late(method: str, out: Path) -> bool:
+    """Whether a run is beyond its first stage; the default explores in its first."""
     path = out / "state.safetensors"
     if not path.exists():
-        return -1
+        return False
     with safetensors.safe_open(path, framework="numpy") as file:
-        return json.loads(file.metadata()["pushforward"])["stage"]
+        header = json.loads(file.metadata()["pushforward"])
+    return header["stage"] > 0 or (method == "default" and header["step"] > 0)
 
 
 def _until_done(
@@ -146,7 +163,7 @@ def _until_done(
                 method
             ]
         while made < count:
-            method = list(METHODS)[run % len(METHODS)]
+            method = ORDER[run % len(ORDER)]
             out = folder / f"run-{run}"
             run += 1
             inner = 0
@@ -177,8 +194,8 @@ def _until_done(
                 made += 1
                 inner += 1
                 status = ended(pid, 60.0)
-                if _stage(out) > 0:
-                    late = "interruptions in a stage after the first"
+                if _late(method, out):
+                    late = "interruptions after the first stage, or exploration"
                     tally.numbers[late] = tally.numbers.get(late, 0) + 1
                 kind = f"{signal.Signals(number).name} during fit"
                 # A Ctrl-C that comes in time is no error: what there is is returned.
@@ -239,6 +256,61 @@ def writes(seed: int, count: int) -> Tally:
             said.unlink()
             path.unlink(missing_ok=True)
     return tally
+
+
+def experiments(seed: int, count: int) -> Tally:
+    """Kills of `python -m reproduction`, which then goes on where it stopped."""
+    tally, dice = Tally(), random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cache, whole, made = folder / "cache", folder / "whole", 0
+        assert ended(forked(_reproduce, whole, cache), 600.0) == 0
+        begun = time.monotonic()
+        assert ended(forked(_reproduce, folder / "again", cache), 600.0) == 0
+        span = time.monotonic() - begun
+        tally.numbers["seconds of an experiment that nobody ends"] = span
+        while made < count:
+            out = folder / f"run-{made}"
+            for _ in range(min(dice.choice((1, 2, 3)), count - made)):
+                pid = forked(_reproduce, out, cache)
+                if ended(pid, dice.uniform(0.2 * span, span)) is not None:
+                    break
+                os.kill(pid, signal.SIGKILL)
+                made += 1
+                status = ended(pid, 60.0)
+                tally.expect("kills", status in (-9, 0), f"ended with {status}")
+            status = ended(forked(_reproduce, out, cache), 600.0)
+            kind = "experiments that were ended and went on"
+            same = status == 0 and _measured(out) == _measured(whole)
+            left = {path.name for path in out.iterdir()}
+            fine = same and left == {"toy2d.json"}
+            tally.expect(kind, fine, f"status {status}, same: {same}, left {left}")
+    return tally
+
+
+def _reproduce(out: Path, cache: Path) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    from reproduction.__main__ import main
+
+    words = ["--scale", "smoke", "--methods", "ld", "hmc", "--out", str(out)]
+    assert main(["toy2d", *words]) == 0
+
+
+def _measured(out: Path) -> Any:
+    """What an experiment found, but for how long it took."""
+
+    def timeless(thing):
+        if isinstance(thing, dict):
+            return {k: timeless(v) for k, v in thing.items() if "seconds" not in k}
+        return [timeless(each) for each in thing] if isinstance(thing, list) else thing
+
+    found = json.loads((out / "toy2d.json").read_text())
+    for cell in found["cells"].values():
+        cell["records"] = [
+            r for r in cell["records"] if not r["metric"].endswith("_seconds")
+        ]
+    return timeless(found)
 
 
 def _whole(path: Path, save: bool) -> None:

@@ -41,6 +41,7 @@ _TITLES = {
     "kills": "Processes that are killed",
     "signals": "Processes that are asked to end",
     "writes": "Writes that are cut off",
+    "experiments": "Experiments of the paper that are killed",
     "disks": "Disks that fail, directories that vanish",
     "races": "Several processes at once",
     "densities": "Densities that nobody wrote by hand",

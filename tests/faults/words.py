@@ -24,6 +24,7 @@ def broken(x): raise ValueError("mine")
 def leaving(x): raise SystemExit(0)
 number = 5
 """
+COMMANDS = ("fit", "sample", "check", "report", "targets")
 TARGETS = (
     "gaussian", "donut", "model.py:log_density", "model.py:make", "model.py:broken",
     "model.py:leaving", "model.py:number", "model.py:", "model.py", ":", "", "..",
@@ -90,8 +91,9 @@ def campaign(seed: int, count: int) -> Tally:
             said = words(dice)
             out, err = io.StringIO(), io.StringIO()
             status: object = None
+            kind = said[0] if said and said[0] in COMMANDS else "no command"
             with (
-                tally.guarded(said[0] if said else "", seconds=SECONDS),
+                tally.guarded(kind, seconds=SECONDS),
                 contextlib.redirect_stdout(out),
                 contextlib.redirect_stderr(err),
             ):

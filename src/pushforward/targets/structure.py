@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pushforward._validate import whole_number
+from pushforward._validate import is_text, whole_number
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.constraints import Constraint
 
@@ -52,6 +52,7 @@ class Leaf:
 
 def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
     """A leaf that the constraint fits."""
+    _require_text(name)
     least = constraint.bijection.least
     if least and (not shape or shape[-1] < least):
         where = f" on {name!r}" if name else ""
@@ -60,6 +61,15 @@ def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
             f"numbers, and its shape is {shape}."
         )
     return Leaf(name, shape, constraint)
+
+
+def _require_text(name: str) -> None:
+    """Refuses a name that no file can hold."""
+    if not is_text(name):
+        raise UsageError(
+            f"The name {name!r} of a parameter cannot be written to a file; choose "
+            "another one."
+        )
 
 
 def path_name(path: tuple[Any, ...]) -> str:
@@ -98,6 +108,8 @@ class Structure:
             )
         treedef = jax.tree.structure(0)
         own = None if names is None else tuple(names)
+        for name in own or ():
+            _require_text(name)
         return Structure(treedef, (leaf,), own)
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from pushforward._validate import is_text, shown
 from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
 from pushforward.training.history import History
@@ -61,27 +62,27 @@ def read_answer(answer: Any) -> tuple[dict[str, float], bool]:
     if not isinstance(answer, Mapping):
         raise UsageError(
             "The callback must return None, a mapping of names to numbers, or True to "
-            f"stop the training; it returned {_short(answer)}."
+            f"stop the training; it returned {shown(answer)}."
         )
     numbers = dict(answer)
     stop = numbers.pop("stop", False)
     if not _is_bool(stop):
         raise UsageError(
             f"'stop' in what the callback returned must be True or False, not "
-            f"{_short(stop)}."
+            f"{shown(stop)}."
         )
     for name, value in numbers.items():
-        if not isinstance(name, str) or name in _TAKEN:
+        if not is_text(name) or name in _TAKEN:
             raise UsageError(
                 f"The callback cannot call a number {name!r}: the names "
                 f"{', '.join(_TAKEN)} are those of other columns of the history."
             )
         try:
             numbers[name] = float(value)
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             raise UsageError(
                 f"{name!r} in what the callback returned must be a number, not "
-                f"{_short(value)}."
+                f"{shown(value)}."
             ) from None
     return numbers, bool(stop)
 
@@ -90,8 +91,3 @@ def _is_bool(value: Any) -> bool:
     if isinstance(value, np.ndarray | jax.Array):
         return value.shape == () and value.dtype == np.bool_
     return isinstance(value, bool | np.bool_)
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"a {type(value).__name__}"
