@@ -174,6 +174,13 @@ def test_small_files_that_claim_much(tmp_path):
     nested.write_bytes(safetensors.numpy.save(arrays, {"pushforward": text}))
     with pytest.raises(FileError):
         pf.load(nested)
+    # A header of ours is small; as Python's objects another may be twenty times larger.
+    padded = make_sampler().save(tmp_path / "padded.pf")
+    header, arrays = contents(padded)
+    text = json.dumps(header) + " " * 2**24
+    padded.write_bytes(safetensors.numpy.save(arrays, {"pushforward": text}))
+    with pytest.raises(FileError, match="its header would take 16,777"):
+        pf.load(padded)
     assert time.monotonic() - begun < 5
 
 

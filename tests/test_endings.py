@@ -16,6 +16,8 @@ from pushforward import methods
 from pushforward.cli import main
 from pushforward.errors import FileError
 from pushforward.targets import naming
+from pushforward.targets.preconditioner import Preconditioner
+from pushforward.targets.structure import Structure
 from pushforward.training import runner
 
 pytestmark = pytest.mark.once
@@ -139,6 +141,13 @@ def test_what_a_file_holds_does_not_reach_the_terminal(here, capsys):
     (here / "a\x1b[2Jb.pf").write_bytes(b"")
     assert main(["sample", "a\x1b[2Jb.pf", "-n", "3", "--out", "a.npy"]) == 2
     assert "\x1b" not in said(capsys)
+    # Nor when it is looked at in Python.
+    structure = Structure.vector(1, ("a\x1b[2J",))
+    sampler = pf.Sampler(
+        pf.networks.AffineMap(1), Preconditioner.identity(1), structure
+    )
+    assert "(a?[2J)" in repr(sampler)
+    assert str(FileError("a\x1b[2J")) == "a?[2J"
     # Nor in what is said of words that cannot be parsed.
     with pytest.raises(SystemExit):
         main(["sample", "a.pf", "a\x1b[2Jb.pf", "-n", "3", "--out", "a.npy"])

@@ -25,6 +25,8 @@ from pushforward.errors import FileError
 
 Arrays = dict[str, np.ndarray]
 CHECKSUM = "checksum"
+# A header holds names and sizes; as Python's objects it takes twenty times as much.
+_MOST_HEADER = 2**24
 
 # From the header and the arrays of one version to those of the next.
 Upgrade = Callable[[dict[str, Any], Arrays], tuple[dict[str, Any], Arrays]]
@@ -106,6 +108,7 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], Arrays]:
     if not path.exists():
         raise FileError(f"There is no file {path}.")
     _files.require_regular(path)
+    _require_small_header(path)
     try:
         with safetensors.safe_open(os.fspath(path), framework="numpy") as file:
             text = (file.metadata() or {}).get("pushforward")
@@ -124,6 +127,21 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], Arrays]:
     require_checksum(path, header, arrays, "restore it from a copy, or make it anew.")
     header.pop(CHECKSUM, None)
     return upgrade(path, header, arrays, format)
+
+
+def _require_small_header(path: Path) -> None:
+    """Refuses a header that would take far more memory, read, than it has bytes."""
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"{path} cannot be read ({reason}).") from error
+    if size > _MOST_HEADER:
+        raise FileError(
+            f"{path} is damaged or is not a pushforward file: its header would take "
+            f"{size:,} bytes."
+        )
 
 
 # What is raised by bytes that are no file of this kind: kinds of numbers that NumPy

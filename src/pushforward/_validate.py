@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pushforward._text import shown
 from pushforward.errors import UsageError
-
-# Of what a value looks like in a sentence.
-_LONGEST = 80
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
@@ -83,25 +81,3 @@ def _is_number(value: Any) -> bool:
     except OverflowError:
         # A whole number beyond all floats.
         return False
-
-
-def is_text(value: Any) -> bool:
-    """Whether it is text that a file can hold: without halves of characters."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def shown(value: Any) -> str:
-    """A value as it stands in a sentence: short, whatever it is."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:
-        if isinstance(value, int):
-            return "a number of thousands of digits"
-        return f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

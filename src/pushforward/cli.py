@@ -29,6 +29,7 @@ from pushforward._cli_arguments import (
     Sample,
     Targets,
 )
+from pushforward._text import printable
 from pushforward._version import __version__
 from pushforward.errors import (
     DamageWarning,
@@ -126,14 +127,9 @@ def _answered(words: list[str]) -> int:
 
 def _say(sentence: str) -> None:
     """One line on stderr, whatever the sentence holds."""
-    line = _printable(" ".join(sentence.split()))
+    line = printable(" ".join(sentence.split()))
     with contextlib.suppress(OSError):
         print(f"pushforward: {line}", file=sys.stderr, flush=True)
-
-
-def _printable(text: str) -> str:
-    """Without what a terminal would obey: what a file holds may stand in it."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _in_words(error: OSError) -> str:
@@ -197,7 +193,7 @@ def _parsed(words: list[str]) -> Arguments:
             tyro.conf.OmitSubcommandPrefixes,
         ),
     )
-    plain = [_printable(word) for word in words]
+    plain = [printable(word) for word in words]
     try:
         if plain == words:
             return parse(args=words)

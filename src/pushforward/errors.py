@@ -1,5 +1,7 @@
 """The errors a user sees: one sentence that says what, where and what to do."""
 
+from pushforward._text import printable
+
 __all__ = [
     "DamageWarning",
     "DensityError",
@@ -14,6 +16,9 @@ __all__ = [
 
 class PushforwardError(Exception):
     """Base of every error pushforward raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UsageError(PushforwardError, ValueError):

@@ -25,7 +25,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, UInt
 from pushforward import _files, _io
 from pushforward._io import Arrays
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
-from pushforward._validate import finite, shown, whole_number
+from pushforward._text import shown
+from pushforward._validate import finite, whole_number
 from pushforward.draws import write_draws
 from pushforward.errors import FileError, UsageError
 from pushforward.networks import (

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pushforward._validate import shown
+from pushforward._text import shown
 from pushforward.errors import UsageError
 
 

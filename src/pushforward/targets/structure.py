@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pushforward._validate import is_text, whole_number
+from pushforward._text import is_text, printable
+from pushforward._validate import whole_number
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.constraints import Constraint
 
@@ -248,7 +249,8 @@ class Structure:
             shown = []
         total = len(self.own_names or self.leaves)
         shown += ["..."] if total > _SHOWN else []
-        return f"{self.size} coordinates" + (f" ({', '.join(shown)})" if shown else "")
+        inner = f" ({printable(', '.join(shown))})" if shown else ""
+        return f"{self.size} coordinates{inner}"
 
     def batched(self, tree: Any) -> tuple[Any, tuple[int, ...]]:
         """A tree of points as arrays of floats, and the leading shape they share."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from pushforward._validate import is_text, shown
+from pushforward._text import is_text, shown
 from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
 from pushforward.training.history import History

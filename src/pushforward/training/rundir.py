@@ -65,7 +65,7 @@ SAMPLER, ENDING = "sampler.safetensors", "ending.json"
 
 
 # What a config may take up at most, and metrics: more is no file of ours.
-_MOST_CONFIG, _MOST_METRICS = 2**26, 2**31
+_MOST_CONFIG, _MOST_METRICS = 2**24, 2**31
 # Where the metrics of a run stand that were damaged.
 _ASIDE = "metrics.damaged.jsonl"
 # The largest number in a position: whatever is counted is counted in 32 bits.
