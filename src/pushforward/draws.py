@@ -238,7 +238,7 @@ def _reporter(n: int, path: Path, progress: bool) -> Iterator[Callable[[int], No
         )
 
         with Progress(
-            TextColumn("writing {task.description}"),
+            TextColumn("writing {task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

@@ -63,12 +63,13 @@ class Bar:
 
     def __init__(self, console: Console):
         self._progress = Progress(
-            TextColumn("{task.description:>9}"),
+            # Names and numbers may be of one's own: they are no markup.
+            TextColumn("{task.description:>9}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             console=console,
             refresh_per_second=4,
         )
@@ -77,7 +78,7 @@ class Bar:
         self._clock = _Clock()
 
     def say(self, sentence: str) -> None:
-        self._progress.console.print(sentence, highlight=False)
+        self._progress.console.print(sentence, highlight=False, markup=False)
 
     def stage(self, name: str, total: int, done: int) -> None:
         self._clock.start(done)
@@ -105,7 +106,7 @@ class Lines:
         self._clock = _Clock()
 
     def say(self, sentence: str) -> None:
-        self._console.print(sentence, highlight=False, soft_wrap=True)
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def stage(self, name: str, total: int, done: int) -> None:
         self._name, self._total = name, total
