@@ -89,15 +89,16 @@ def test_a_flipped_bit_is_noticed(run, name):
                 pf.training.rundir.RunDirectory(run).read_position()
 
 
-@pytest.mark.parametrize("doubts", [5, "text", [1], None])
-def test_doubts_of_another_kind(run, doubts):
+@pytest.mark.parametrize("wrong", [5, "text", [1], None])
+def test_doubts_and_versions_of_another_kind(run, wrong):
     path = run / "config.json"
-    config = json.loads(path.read_text())
-    del config["checksum"]
-    config["target"]["doubts"] = doubts
-    path.write_text(json.dumps(config))
-    with pytest.raises(FileError, match="does not say what the run is"):
-        go_on(run)
+    whole = json.loads(path.read_text())
+    del whole["checksum"]
+    doubtful = {**whole, "target": {**whole["target"], "doubts": wrong}}
+    for config in (doubtful, {**whole, "versions": wrong}):
+        path.write_text(json.dumps(config))
+        with pytest.raises(FileError, match="does not say what the run is"):
+            go_on(run)
 
 
 def test_a_flipped_number_of_a_config_is_noticed(run):

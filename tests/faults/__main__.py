@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # run on two shared cores, and about an hour's worth.
 SCALES = {
     "files": {"quick": 60, "cpu": 10_000, "hour": 10_000},
+    "pages": {"quick": 3, "cpu": 300, "hour": 1_000},
     "calls": {"quick": 120, "cpu": 5_000, "hour": 5_000},
     "words": {"quick": 60, "cpu": 500, "hour": 2_000},
     "densities": {"quick": 3, "cpu": 120, "hour": 1_000},

@@ -18,6 +18,7 @@ import numpy as np
 
 import pushforward as pf
 from pushforward import methods, networks
+from pushforward._text import shown
 from pushforward.errors import PushforwardError
 
 from .tally import Tally
@@ -70,6 +71,10 @@ def things(folder: Path) -> dict[str, list[Any]]:
             folder, folder / "no" / "a.npy", "", None, 5, b"a.npy", folder / "a.txt",
             folder / "a.html", "a\0b.npy", folder / ("x" * 300 + ".npy"), "/dev/null",
             "/dev/full", folder / "a.npy" / "b.npy",
+        ],
+        "page": [
+            folder / "a.html", folder / "a.txt", folder, "", None, 5, "a\0b.html",
+            folder / "no" / "a.html", folder / ("x" * 300 + ".html"), "/dev/a.html",
         ],
         "constraint": [
             "positive", "interval(0, 1)", "interval(1, 0)", "nope", "", None, 5,
@@ -137,7 +142,7 @@ def calls(folder: Path) -> list[tuple[str, Callable, tuple[str, ...], dict[str, 
         ("log_prob", own.log_prob, ("draws",), {}),
         ("iter_batches", lambda *given: list(own.iter_batches(*given)),
             ("key", "number", "number"), {}),
-        ("report", report, ("key", "target", "sampler", "path"),
+        ("report", report, ("key", "target", "sampler", "page"),
             {"n": "number", "reference": "draws", "title": "text", "run": "path"}),
         ("stream", own.stream, ("key", "number", "path"), {}),
         ("save", own.save, ("path",), {"dtype": "any"}),
@@ -200,4 +205,4 @@ def campaign(seed: int, count: int) -> Tally:
 
 
 def _short(thing: Any) -> str:
-    return repr(thing).replace("\n", " ")[:40]
+    return shown(thing)[:40]

@@ -27,6 +27,7 @@ what it does not, is in `SECURITY.md`.
 ## What is kept
 - **A file is written whole or not at all**: under a temporary name, then moved. What a killed process left of one is removed when the file is written again, or when its run goes on.
 - **A run that was killed at any moment and goes on ends with the bits of one that was not.** Ctrl-C, SIGTERM and SIGHUP leave a checkpoint; SIGTERM and SIGHUP then end the program as usual, and are left alone where they are ignored (`nohup`).
+- **What a run has learnt is not written over**: a directory that holds a state, metrics or a sampler without the config of a run is refused.
 - **One process at a time trains in a run directory.** The lock is the operating system's: it ends with the process, however that ends, and there is none on file systems without locks.
 - **A damaged file is refused**: samplers, networks, states and configs hold a checksum over their content. It is there against damage, not against people: whoever makes a file can make its checksum. A damaged `metrics.jsonl` does not keep a run from going on; what cannot be read is left out, told, and kept aside.
 - **Memory**: the compiled programs of the latest few densities are kept, and those of earlier ones are let go of.
@@ -38,6 +39,7 @@ Each campaign is a program with a seed (`tests/faults/`). A try fails if it rais
 # What each campaign is, in the order of the page.
 _TITLES = {
     "files": "Damaged and crafted files",
+    "pages": "Pages of runs that a stranger wrote",
     "kills": "Processes that are killed",
     "signals": "Processes that are asked to end",
     "writes": "Writes that are cut off",

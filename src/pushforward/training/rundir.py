@@ -398,6 +398,7 @@ def _is_config(config: dict[str, Any]) -> bool:
         and isinstance(method.get("name"), str)
         and _is_count(config.get("steps"))
         and (key is None or isinstance(key, list))
+        and isinstance(config.get("versions", {}), dict)
         and isinstance(target, dict)
         and _are_sentences(about.get("doubts", []))
         and isinstance(prints, list)
