@@ -10,10 +10,9 @@ process: so they are emptied by hand.
 
 import contextlib
 import ctypes
-import functools
 import sys
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -26,9 +25,17 @@ _OPTIONS = (
     {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else None
 )
 
-# `eqx.filter_jit` for functions that are never called inside another compiled function:
-# JAX takes options for the outermost alone.
-compiled = functools.partial(eqx.filter_jit, compiler_options=_OPTIONS)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """`eqx.filter_jit` for a function that no other compiled function calls.
+
+    JAX takes options for the outermost function alone.
+    """
+    jit: Any = eqx.filter_jit
+    return jit(function, compiler_options=_OPTIONS)
+
 
 _seen: set[Hashable] = set()
 _WRAPPER: Any = type(eqx.filter_jit(lambda: None))
