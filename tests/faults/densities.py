@@ -187,14 +187,16 @@ def campaign(seed: int, count: int) -> Tally:
     chosen = [pair for pair in tried if pair[0] % PLAIN_EVERY]
     # One form after the other, for few programs are kept.
     plain.sort(key=lambda pair: _form(pair[1]))
-    chosen.sort(key=lambda pair: pair[1].dim)
     # Ctrl-C ends it early: what was tried until then counts.
+    made = 0
     with contextlib.suppress(KeyboardInterrupt):
-        for made, (number, case) in enumerate([*chosen, *plain]):
+        for number, case in [*chosen, *plain]:
             if made % 50 == 0:
                 print(f"{made} of {len(tried)} densities", file=sys.stderr, flush=True)
             density = case.density if number % PLAIN_EVERY == 0 else None
             _try(tally, case, density or Chosen.of(case.density), number)
+            made += 1
+    tally.numbers["densities, all told"] = made
     return tally
 
 
