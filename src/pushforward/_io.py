@@ -139,8 +139,8 @@ def _require_small_header(path: Path) -> None:
         raise FileError(f"{path} cannot be read ({reason}).") from error
     if size > _MOST_HEADER:
         raise FileError(
-            f"{path} is damaged or is not a pushforward file: its header would take "
-            f"{size:,} bytes."
+            f"{path} is truncated or is not a pushforward file (its header would take "
+            f"{size:,} bytes)."
         )
 
 
