@@ -80,6 +80,8 @@ def _section(name: str, title: str, one: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in one["versions"].items())
     lines = [f"### {title}", f"`python -m tests.faults {name} --seed {one['seed']} "]
     lines[-1] += f"--count {one['count']}`; {one['device']}; {versions}."
+    if sum(one["tries"].values()) < one["count"]:
+        lines[-1] += " It was ended early."
     lines += ["", "| what was tried | tries | failures |", "|---|---|---|"]
     for kind, tries in one["tries"].items():
         lines.append(f"| {kind} | {tries:,} | {one['failures'].get(kind, 'none')} |")
