@@ -604,14 +604,12 @@ def run(arguments):
     }
     records = []
     if arguments.only and arguments.out.exists():
-        # What is not measured now stays, with the machine that measured it.
+        # A row stays until it is measured again, with what measured it.
         earlier = json.loads(arguments.out.read_text())
-        fresh = {_name(cell) for cell in [*pool, *last]}
         for kind in KINDS:
             for record in earlier.get(kind, []):
-                old = {"kind": kind, "cores": earlier["cores"], **record}
-                if _name(old) not in fresh:
-                    records.append(old)
+                records.append({"kind": kind, "cores": earlier["cores"], **record})
+    measured = {"commit": _commit(), "date": time.strftime("%Y-%m-%d")}
     free = queue.Queue()
     for i in range(arguments.workers):
         free.put(cores[i] if arguments.workers <= len(cores) else None)
@@ -627,7 +625,8 @@ def run(arguments):
         whole.update(head)
         if "absent" in result:
             return
-        records.append({**_shown(cell), **result, "cores": len(cores)})
+        records[:] = [old for old in records if _name(old) != _name(cell)]
+        records.append({**_shown(cell), **result, "cores": len(cores), **measured})
         spent = time.perf_counter() - started
         whole["total_seconds"] = round(spent, 1)
         order = list(KINDS)
@@ -660,6 +659,14 @@ def run(arguments):
     print(summary(json.loads(arguments.out.read_text())))
     failed = [record for record in records if "error" in record]
     return 1 if failed else 0
+
+
+def _commit():
+    """The commit of this checkout, None outside one."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    where = Path(__file__).parent
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def _shown(cell):
