@@ -59,6 +59,8 @@ class Fit:
     """Training steps, instead of what the method chooses."""
     batch_size: Number = None
     """Points a step, instead of what the method chooses."""
+    max_evaluations: Number = None
+    """How often the density may be evaluated. No bound by default."""
     method: Literal[
         "default",
         "adaptive",

@@ -281,6 +281,7 @@ def _fit(arguments: Fit) -> int:
             method,
             steps=arguments.steps,
             batch_size=arguments.batch_size,
+            max_evaluations=arguments.max_evaluations,
             out=arguments.out,
             resume=arguments.resume,
             progress=not arguments.quiet,

@@ -94,14 +94,14 @@ class Alternating(AbstractMethod):
         key: PRNGKeyArray,
         target: AbstractTarget,
         steps: Int[Array, ""],
-        previous: AbstractState | None = None,
+        previous: Any = None,
     ) -> AlternatingState:
         *keys, second_key = jax.random.split(key, 3)
         noise, spare = (
             self.objective.noise_scale(target),
             jax.random.fold_in(keys[1], 1),
         )
-        found, network = start_of(self, keys, target, previous, noise, spare)
+        found, network = start_of(self, keys, target, noise, spare)
         second = self.second.field(second_key, target)
         return AlternatingState(
             network=network,

@@ -85,7 +85,7 @@ def Adaptive(
 
     Args:
         max_evaluations: the most evaluations of the target that exploration spends;
-            None leaves it to `explore`.
+            None is as many as `explore` needs.
         **options: by name,
             `network`: one whose density is known, `networks.mixture(bins=8)` by
             default: splines in coupling layers, on a mixture with a component for every

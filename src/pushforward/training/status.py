@@ -63,7 +63,8 @@ class AbstractTrained:
         """The status with the particulars of this run."""
         match self.status:
             case Status.FINISHED:
-                text = f"Finished {self.steps} steps in {self.seconds:.0f} s."
+                made = _counted(self.steps, "step")
+                text = f"Finished {made} in {self.seconds:.0f} s."
                 if self.steps < self.planned:
                     text = (
                         f"Finished after {self.steps} of at most {self.planned} steps "
@@ -126,7 +127,8 @@ class AbstractTrained:
         lines.append(f"  target   {self._subject}")
         if last := self.history.last:
             lines.append("  at last  " + ", ".join(f"{k} {v:.4g}" for k, v in last))
-        lines.append(f"  history  {len(self.history)} rows, in .history; see .config")
+        rows = _counted(len(self.history), "row")
+        lines.append(f"  history  {rows}, in .history; see .config")
         return "\n".join(lines)
 
 
@@ -201,19 +203,34 @@ class Fit(AbstractTrained):
     @property
     def _subject(self) -> str:
         about = self.config["target"]
-        many = "1 dimension" if about["dim"] == 1 else f"{about['dim']} dimensions"
+        many = _counted(about["dim"], "dimension")
         return f"{about['kind']} in {many}, evaluated {self.evaluations:,} times"
 
     @property
     def _remarks(self) -> str:
-        text = ""
+        text = self._about_the_budget
         if self.outside:
-            text = f" At {self.outside:.2%} of the draws the density is zero."
+            text += f" At {self.outside:.2%} of the draws the density is zero."
         if self.doubts:
             one = len(self.doubts) == 1
             which = "a doubt" if one else f"{len(self.doubts)} doubts"
             text += f" There {'is' if one else 'are'} {which} about the density."
         return text
+
+    @property
+    def _about_the_budget(self) -> str:
+        """What a bound of the evaluations did not pay for."""
+        most, wanted = self.config.get("max_evaluations"), self.config["steps"]
+        if most is None or (self.planned == wanted and self.evaluations <= 1.1 * most):
+            return ""
+        steps = _counted(self.planned, "step")
+        text = f" max_evaluations={most:,} paid for {steps} of {wanted:,}"
+        if self.evaluations > 1.1 * most:
+            text = (
+                f" max_evaluations={most:,} did not pay for the least that this method "
+                f"does: it took {self.evaluations:,} with {steps} of {wanted:,}"
+            )
+        return text + "."
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -221,7 +238,7 @@ class Fit(AbstractTrained):
             ("method", self.config["method"]["name"]),
             ("target", self._subject),
             *((name, f"{value:.4g}") for name, value in self.history.last),
-            ("history", f"{len(self.history)} rows, in .history"),
+            ("history", f"{_counted(len(self.history), 'row')}, in .history"),
             *(("doubt", doubt) for doubt in self.doubts),
         ]
         name = self.status.name.lower().replace("_", " ")
@@ -231,6 +248,10 @@ class Fit(AbstractTrained):
         return "\n".join(
             [super().__str__(), *(f"  doubt    {doubt}" for doubt in self.doubts)]
         )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _skipping(count: int) -> str:
