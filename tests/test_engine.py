@@ -193,6 +193,9 @@ def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
         key, target, TINY_DFT, steps=steps, out=out, resume=True, progress=False
     )
     assert longer.finished and longer.history["step"][-1] == steps
+    assert longer.message.startswith(f"Finished {steps} steps in")
+    assert "The first 5 steps trained the score network alone." in longer.message
+    assert len(str(longer).splitlines()) <= 5
     changed = eqx.tree_at(lambda m: m.objective.noise.power, TINY_DFT, 1.0)
     refused(out, "with objective.noise.power=2.0", key, target, changed, resume=True)
 

@@ -120,18 +120,18 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], Arrays]:
     return upgrade(path, header, arrays, format)
 
 
-# What is raised by bytes that are no file of this kind: kinds of numbers that NumPy
-# does not have, and sizes that no memory has, are among them.
-_UNREADABLE = (
-    safetensors.SafetensorError,
+# What building something from the content of a damaged file may raise.
+MALFORMED = (
     ArithmeticError,
     AttributeError,
     LookupError,
     MemoryError,
-    OSError,
+    RecursionError,
     TypeError,
-    ValueError,
 )
+# What is raised by bytes that are no file of this kind: kinds of numbers that NumPy
+# does not have, and sizes that no memory has, are among them.
+_UNREADABLE = (safetensors.SafetensorError, OSError, ValueError, *MALFORMED)
 
 
 def upgrade(
@@ -142,15 +142,7 @@ def upgrade(
     for version in range(header["format"], format.version):
         try:
             header, arrays = format.upgrades[version](header, arrays)
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            MemoryError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (*MALFORMED, ValueError) as error:
             raise FileError(
                 f"{path} is damaged: it cannot be read as a {format.kind} file of "
                 f"version {version} ({error!r})."

@@ -569,14 +569,7 @@ def load(
             noise if "noise_scale" in arrays else None,
             is_leaf=lambda x: x is None,
         )
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        MemoryError,
-        RecursionError,
-        TypeError,
-    ) as error:
+    except _io.MALFORMED as error:
         raise FileError(
             f"{path} is not a sampler file this version can read ({error!r})."
         ) from error

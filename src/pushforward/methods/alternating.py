@@ -162,5 +162,13 @@ class Alternating(AbstractMethod):
         )
         return new, {self.objective.second_name: jnp.mean(losses), **info}
 
+    def remark(self, planned: int, made: int) -> str:
+        alone = min(self.second_training.steps_alone(planned), made)
+        if not alone:
+            return ""
+        which = self.objective.second_name.removesuffix("_loss")
+        first = "step" if alone == 1 else f"{alone} steps"
+        return f"The first {first} trained the {which} network alone."
+
     def sampler(self, target: AbstractTarget, state: AlternatingState) -> Sampler:
         return sampler_of(state, target, self.objective.noise_scale(target))

@@ -200,6 +200,10 @@ class AbstractMethod(AbstractTask):
     def resolve(self, target: AbstractTarget) -> "AbstractMethod":
         """The same method, with all that depends on the target filled in."""
 
+    def remark(self, planned: int, made: int) -> str:
+        """A sentence about steps that did something else than move the sampler."""
+        return ""
+
     @abc.abstractmethod
     def sampler(self, target: AbstractTarget, state: State) -> Sampler:
         """What has been learnt so far."""
@@ -283,11 +287,12 @@ def describe(part: Any) -> Any:
 
 def summary(method: AbstractMethod) -> str:
     """A method in a few lines: its parts, each with what is not as usual."""
-    lines = [f"{type(method).__name__} {method.name!r}:"]
-    for field in dataclasses.fields(method):
-        if field.name != "name":
-            lines.append(f"  {field.name}: {_brief(getattr(method, field.name))}")
-    return "\n".join(lines)
+    parts = [
+        f"{field.name}: {_brief(getattr(method, field.name))}"
+        for field in dataclasses.fields(method)
+        if field.name != "name"
+    ]
+    return f"{type(method).__name__} {method.name!r}, " + "\n  ".join(parts)
 
 
 def _brief(part: Any) -> str:

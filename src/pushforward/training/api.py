@@ -294,6 +294,7 @@ def _fit_of(
     config: Config,
     directory: RunDirectory | None,
 ) -> Fit:
+    assert isinstance(learner, AbstractMethod)
     reason, status, drawn = None, outcome.status, None
     if status is Status.NONFINITE:
         at = jax.random.fold_in(key, 1)
@@ -320,6 +321,7 @@ def _fit_of(
         nonfinite_steps=outcome.nonfinite_steps,
         seconds=outcome.seconds,
         reason=reason,
+        remark=learner.remark(outcome.planned, outcome.steps),
         out=None if directory is None else directory.path,
         target=target,
     )

@@ -125,10 +125,10 @@ class AbstractTrained:
         lines = [self.message]
         lines.append(f"  method   {method['name']}")
         lines.append(f"  target   {self._subject}")
+        rows = f"  history  {_counted(len(self.history), 'row')}"
         if last := self.history.last:
-            lines.append("  at last  " + ", ".join(f"{k} {v:.4g}" for k, v in last))
-        rows = _counted(len(self.history), "row")
-        lines.append(f"  history  {rows}, in .history; see .config")
+            rows += "; at last " + ", ".join(f"{k} {v:.4g}" for k, v in last)
+        lines.append(rows)
         return "\n".join(lines)
 
 
@@ -156,6 +156,8 @@ class Fit(AbstractTrained):
         outside: the share of draws of the trained sampler at which the log density is
             not a finite number, so that the density counts as zero. None where it was
             not computed.
+        remark: what is to be said of some of the steps: how many trained a score or a
+            critic alone.
         target: what the sampler was trained for.
     """
 
@@ -163,6 +165,7 @@ class Fit(AbstractTrained):
     evaluations: int
     doubts: tuple[str, ...] = ()
     outside: float | None = None
+    remark: str = ""
     target: AbstractTarget | None = None
 
     def report(
@@ -208,7 +211,8 @@ class Fit(AbstractTrained):
 
     @property
     def _remarks(self) -> str:
-        text = self._about_the_budget
+        text = f" {self.remark}" if self.remark else ""
+        text += self._about_the_budget
         if self.outside:
             text += f" At {self.outside:.2%} of the draws the density is zero."
         if self.doubts:
@@ -245,9 +249,11 @@ class Fit(AbstractTrained):
         return _html.heading(name, self.message) + _html.table(rows)
 
     def __str__(self) -> str:
-        return "\n".join(
-            [super().__str__(), *(f"  doubt    {doubt}" for doubt in self.doubts)]
-        )
+        lines = [super().__str__()]
+        if self.doubts:
+            more = len(self.doubts) - 1
+            lines.append(f"  doubt    {self.doubts[0]}{f' ({more} more)' * (more > 0)}")
+        return "\n".join(lines)
 
 
 def _counted(number: int, what: str) -> str:
