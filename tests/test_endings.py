@@ -243,8 +243,8 @@ def test_a_signal_ends_a_command_after_its_checkpoint(
     before = signal.getsignal(getattr(signal, name))
     assert main([*words, "--batch-size", "8", "--quiet"]) == status
     assert said(capsys) == (
-        f"stopped by {name}; what it had learnt by then is in run: to go on, repeat "
-        "the same with --resume."
+        f"stopped by {name}; what it had learnt by then is in run: to continue, "
+        "repeat the command with --resume."
     )
     assert signal.getsignal(getattr(signal, name)) is before
     assert (here / "run" / "state.safetensors").exists()

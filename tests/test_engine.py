@@ -87,7 +87,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
     assert 0 < part.steps < 40
     assert part.message == (
         f"Stopped by Ctrl-C after {part.steps} of 40 steps; what it had learnt by then "
-        f"is in {tmp_path / 'b'}: to go on, repeat the same with resume=True "
+        f"is in {tmp_path / 'b'}: to continue, repeat the call with resume=True "
         "(--resume)."
     )
     assert not (tmp_path / "b" / "sampler.safetensors").exists()

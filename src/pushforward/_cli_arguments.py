@@ -56,9 +56,9 @@ class Fit:
     dim: Dim = None
     """The number of coordinates of your own log density."""
     steps: Number = None
-    """Training steps, instead of what the method chooses."""
+    """The number of training steps, instead of the method's own."""
     batch_size: Number = None
-    """Points a step, instead of what the method chooses."""
+    """Points per step, instead of the method's own number."""
     max_evaluations: Number = None
     """How often the density may be evaluated. No bound by default."""
     method: Literal[

@@ -115,7 +115,9 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], Arrays]:
     if not isinstance(header, dict) or header.get("kind") != format.kind:
         raise FileError(f"{path} is not a pushforward {format.kind} file.")
     check_version(path, header, format)
-    require_checksum(path, header, arrays, "restore it from a copy, or make it anew.")
+    require_checksum(
+        path, header, arrays, "restore it from a copy, or create it again."
+    )
     header.pop(CHECKSUM, None)
     return upgrade(path, header, arrays, format)
 
@@ -245,8 +247,8 @@ def _converted(path: Path, name: str, array: np.ndarray, dtype: Any, finite: boo
         )
     if floats and finite and not np.isfinite(np.asarray(value)).all():
         raise FileError(
-            f"{path} holds numbers that are not finite, in {name!r}, and is of no use; "
-            "train anew."
+            f"{path} holds numbers that are not finite, in {name!r}, so it cannot "
+            "be used; train again."
         )
     return value
 

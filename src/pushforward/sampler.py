@@ -498,8 +498,8 @@ def _require_finite(what: str, arrays: Arrays) -> None:
         floats = jnp.issubdtype(array.dtype, jnp.inexact)
         if floats and not np.isfinite(array).all():
             raise UsageError(
-                f"The {what} holds numbers that are not finite, in {name!r}, and is "
-                "of no use: it was not written; train anew."
+                f"The {what} holds numbers that are not finite, in {name!r}, and "
+                "was not written; train again."
             )
 
 

@@ -453,7 +453,7 @@ def _either_may_be_wrong(findings, moved) -> str:
     if moved.outcome is Outcome.INCONCLUSIVE:
         return f"{differ}, and {moved.sentence}; give a reference="
     return (
-        f"{differ}, but further HMC moves change neither, so that either may be wrong; "
+        f"{differ}, but further HMC moves change neither, so either may be wrong; "
         "give a reference=, or write the density in other coordinates (a hierarchical "
         "model non-centred)"
     )

@@ -287,12 +287,12 @@ def describe(part: Any) -> Any:
 
 def summary(method: AbstractMethod) -> str:
     """A method in a few lines: its parts, each with what is not as usual."""
-    parts = [
-        f"{field.name}: {_brief(getattr(method, field.name))}"
-        for field in dataclasses.fields(method)
-        if field.name != "name"
+    first, *rest = (f.name for f in dataclasses.fields(method) if f.name != "name")
+    lines = [
+        f"{type(method).__name__} {method.name!r}: {_brief(getattr(method, first))}"
     ]
-    return f"{type(method).__name__} {method.name!r}, " + "\n  ".join(parts)
+    lines += [f"  {name}: {_brief(getattr(method, name))}" for name in rest]
+    return "\n".join(lines)
 
 
 def _brief(part: Any) -> str:

@@ -131,7 +131,7 @@ def reconcile(
     if OF_0_1 in stored["method"]:
         raise FileError(
             "This run was started by version 0.1, whose methods had other parts, and "
-            "cannot go on; what it saved as its sampler can still be loaded."
+            "cannot be continued; the sampler that it saved can still be loaded."
         )
     old = _with_defaults(learner, stored["method"])
     if old["name"] != learner.name:

@@ -41,7 +41,7 @@ class LastDraws:
         """What is wrong where draws are not finite, and what to do, as a clause."""
         return (
             f"{self.nonfinite:,} of {self.count:,} draws of the sampler are not "
-            "finite; look whether the density falls where they go, or train with "
+            "finite; check whether the density falls where they go, or train with "
             "another key or method"
         )
 
@@ -89,8 +89,8 @@ def explain_divergence(
     if np.median(size) > _FAR:
         typical = draws[int(np.argsort(size)[_DRAWS // 2])]
         return (
-            f"the draws have run away, to such as {_point(target, typical)}: see "
-            "whether the density falls fast enough to have a finite integral"
+            f"the draws have run away, to points such as {_point(target, typical)}: "
+            "check whether the density falls fast enough to have a finite integral"
         )
     return None
 

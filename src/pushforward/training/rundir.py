@@ -312,10 +312,10 @@ class RunDirectory:
         _files.write_bytes(aside, data, follow=False)
         what = f"{lost:,} of its {wanted:,} rows cannot be read and are dropped"
         if not lost:
-            what = "its rows are not those that were written, and are kept as they are"
+            what = "its rows are not those that were written; they are kept"
         return (
             f"{self.path / METRICS} was damaged: {what}; the file as it was is "
-            f"{aside.name}, and training itself is not touched."
+            f"{aside.name}, and training itself is not affected."
         )
 
     def write_ending(self, ending: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def require_callback(
 
 
 def require_seconds(seconds: Any) -> None:
-    """Refuses what is no time between two checkpoints; an infinite one is never."""
+    """Refuses an invalid time between checkpoints; infinity means none are made."""
     if not isinstance(seconds, int | float) or not seconds >= 0:
         raise UsageError(
             f"checkpoint_seconds must be a number of at least 0, not {seconds!r}."

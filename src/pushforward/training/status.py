@@ -68,7 +68,7 @@ class AbstractTrained:
                 if self.steps < self.planned:
                     text = (
                         f"Finished after {self.steps} of at most {self.planned} steps "
-                        f"in {self.seconds:.0f} s: more would not have paid."
+                        f"in {self.seconds:.0f} s: more would not have helped."
                     )
             case Status.STOPPED:
                 text = (
@@ -105,11 +105,11 @@ class AbstractTrained:
         if self.out is None:
             return (
                 "what it had learnt by then is returned, but only a run with a "
-                "directory (out=) can go on."
+                "directory (out=) can be continued."
             )
         return (
-            f"what it had learnt by then is in {self.out}: to go on, repeat the same "
-            "with resume=True (--resume)."
+            f"what it had learnt by then is in {self.out}: to continue, repeat the "
+            "call with resume=True (--resume)."
         )
 
     def __repr__(self) -> str:
