@@ -1,5 +1,6 @@
 """The engine: resuming, interrupting, skipping, tracing nothing twice."""
 
+import dataclasses
 import json
 import signal
 
@@ -196,7 +197,8 @@ def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
     assert longer.message.startswith(f"Finished {steps} steps in")
     assert "The first 5 steps trained the score network alone." in longer.message
     assert len(str(longer).splitlines()) <= 5
-    changed = eqx.tree_at(lambda m: m.objective.noise.power, TINY_DFT, 1.0)
+    noise = dataclasses.replace(TINY_DFT.objective.noise, power=1.0)
+    changed = eqx.tree_at(lambda m: m.objective.noise, TINY_DFT, noise)
     refused(out, "with objective.noise.power=2.0", key, target, changed, resume=True)
 
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pushforward import _validate
+from pushforward import _programs, _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.exploration import Exploration, explore
 from pushforward.mcmc.initialise import Initialisation, from_particles
@@ -393,10 +393,10 @@ def _coordinates(found: Exploration):
     return preconditioner, u, axes
 
 
-_from_particles = eqx.filter_jit(from_particles)
+_from_particles = _programs.compiled(from_particles)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _into(preconditioner: Preconditioner, x, centres, axes):
     u = jax.vmap(preconditioner.from_target)(x)
 

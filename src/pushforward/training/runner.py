@@ -30,6 +30,7 @@ from pushforward.training.loop import (
     advance,
     all_finite,
     begin,
+    first_state,
     means,
     review,
     step_key,
@@ -126,9 +127,9 @@ class _Run:
         """How many steps are planned."""
         return self.learner.steps
 
-    def _begin(self, previous: Any) -> RunState:
+    def _begin(self, previous: Any, start: Any = begin) -> RunState:
         steps = jnp.asarray(self.steps, jnp.int32)
-        return begin(self.program, self.program_target, self.step_key, steps, previous)
+        return start(self.program, self.program_target, self.step_key, steps, previous)
 
     def _prepare(self) -> Any:
         """What training starts from, found for one seed after the other."""
@@ -156,7 +157,7 @@ class _Run:
                 "not have."
             )
         previous = eqx.filter_eval_shape(self.learner.prepared, self.target)
-        skeleton: Any = eqx.filter_eval_shape(self._begin, previous)
+        skeleton: Any = eqx.filter_eval_shape(self._begin, previous, first_state)
         state = self.directory.read_state(skeleton)
         _require_sound(self.directory, state, position.step)
         longer = self.steps != position.steps
