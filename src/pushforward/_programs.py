@@ -10,10 +10,9 @@ process: so they are emptied by hand.
 
 import contextlib
 import ctypes
-import functools
 import sys
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -26,9 +25,18 @@ _OPTIONS = (
     {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else None
 )
 
-# `eqx.filter_jit` for functions that are never called inside another compiled function:
-# JAX takes options for the outermost alone.
-compiled = functools.partial(eqx.filter_jit, compiler_options=_OPTIONS)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """`eqx.filter_jit` for what is never called inside another compiled function.
+
+    JAX takes options for the outermost alone.
+    """
+    # Equinox does not say in its types what it hands on to `jax.jit`.
+    jit: Any = eqx.filter_jit
+    return jit(function, compiler_options=_OPTIONS)
+
 
 _seen: set[Hashable] = set()
 _WRAPPER: Any = type(eqx.filter_jit(lambda: None))
