@@ -59,7 +59,7 @@ def test_a_strangers_run_runs_nothing(name, here, capsys):
     (here / "evil.py").write_text(model)
     started({"target": name.format(here=here), "dim": None, "folder": str(here)})
     assert main(["check", "run"]) == 2
-    assert "runs the code of that name; if you trust" in said(capsys)
+    assert "runs its code; if you trust" in said(capsys)
     assert not (here / "ran").exists() and "evil" not in sys.modules
 
 
