@@ -184,7 +184,8 @@ class Yardstick:
     def of(self, sampler):
         """The mean and its standard error of every statistic."""
         draws = _flat(sampler, self.key, self.sets * DRAWS)
-        record = {"finite_share": float(np.isfinite(draws).all(axis=1).mean())}
+        finite = float(np.isfinite(draws).all(axis=1).mean())
+        record: dict[str, float | None] = {"finite_share": finite}
         for name, values in self._scores(self._split(draws)).items():
             record[name] = _number(values.mean())
             record[f"{name}_error"] = _number(values.std(ddof=1) / self.sets**0.5)
@@ -477,7 +478,7 @@ def run_cell(cell, out):
     start = time.perf_counter()
     try:
         absent = "method" in cell and not _exists(cell["method"])
-        result = {"absent": True} if absent else KINDS[cell["kind"]](cell)
+        result: dict = {"absent": True} if absent else KINDS[cell["kind"]](cell)
     except Exception as error:
         traceback.print_exc()
         result = {"error": f"{type(error).__name__}: {error}"}
@@ -835,7 +836,7 @@ def compare(before, after):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/regression.json"))
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them")

@@ -148,6 +148,16 @@ def test_metric_lines_later_than_the_state_are_cut(target, tmp_path):
     assert again.history["step"][-1] == 40
 
 
+def test_a_sampler_that_was_saved_by_hand_is_not_deleted(target, tmp_path):
+    """Under the library's own name for it, in a directory that holds no run."""
+    path = tmp_path / "sampler.safetensors"
+    pf.Sampler.from_network(networks.AffineMap(2)).save(path)
+    before = path.read_bytes()
+    with pytest.raises(FileError, match=r"holds sampler.safetensors and no run"):
+        pf.fit(jax.random.key(0), target, TINY_GAUSSIAN, out=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
+
+
 def test_more_steps_go_on_and_fewer_are_refused(target, tmp_path):
     key, out = jax.random.key(3), tmp_path / "run"
     options = {"out": out, "progress": False}

@@ -149,8 +149,12 @@ class RunDirectory:
                     f"{self.path} already holds a run, which another process began "
                     "just now; choose another directory."
                 )
-            for name in (STATE, METRICS, SAMPLER, ENDING):
-                (self.path / name).unlink(missing_ok=True)
+            for name in (SAMPLER, STATE, METRICS, ENDING):
+                if (self.path / name).exists():
+                    raise FileError(
+                        f"{self.path} holds {name} and no run that it belongs to; move "
+                        "that file elsewhere, or choose another directory."
+                    )
         except OSError as error:
             raise _files.explain(self.path, error) from error
         self.write_config(config)
