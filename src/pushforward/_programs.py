@@ -25,15 +25,14 @@ _OPTIONS = (
     {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else None
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compiled(function: Function) -> Function:
-    """`eqx.filter_jit` for what is never called inside another compiled function.
+def compiled(function: F) -> F:
+    """`eqx.filter_jit` for a function that no other compiled function calls.
 
-    JAX takes options for the outermost alone.
+    JAX takes options for the outermost function alone.
     """
-    # Equinox does not say in its types what it hands on to `jax.jit`.
     jit: Any = eqx.filter_jit
     return jit(function, compiler_options=_OPTIONS)
 

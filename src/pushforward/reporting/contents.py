@@ -340,7 +340,7 @@ def _untold(
             "The reference is not exact: it was made by tempered SMC. A mode that "
             "neither it nor the sampler has found shows nowhere on this page."
         )
-    said += [f"A doubt about the density: {doubt}" for doubt in contents["doubts"]]
+    said += [f"A doubt: {doubt}" for doubt in contents["doubts"]]
     if contents["outside"]:
         said.append(
             f"At {contents['outside']:.2%} of the draws the density is zero, or "

@@ -314,7 +314,7 @@ def _fit_of(
         config=config,
         evaluations=_evaluations(learner, target, outcome)
         + (drawn.evaluations if drawn else 0),
-        doubts=tuple(config["target"].get("doubts", ())),
+        doubts=(*config["target"].get("doubts", ()), *learner.doubts(outcome.state)),
         outside=None if drawn is None else drawn.outside,
         steps=outcome.steps,
         planned=outcome.planned,
