@@ -583,9 +583,9 @@ def run(arguments):
     started = time.perf_counter()
     pool, last = cells(arguments.parts, arguments.quick)
     if arguments.only:
-        words = arguments.only.split(",")
+        wanted = [set(entry.split()) for entry in arguments.only.split(",")]
         pool, last = (
-            [cell for cell in part if set(words) & set(_name(cell).split())]
+            [c for c in part if any(w <= set(_name(c).split()) for w in wanted)]
             for part in (pool, last)
         )
     cores = sorted(os.sched_getaffinity(0))
@@ -841,7 +841,8 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("results/regression.json"))
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them")
     parser.add_argument(
-        "--only", help="words of names of rows; other rows of --out are kept"
+        "--only",
+        help="rows by words of their names, such as 'KSD,Flow donut'; others are kept",
     )
     parser.add_argument("--bits", action="store_true", help="the same as --parts bits")
     parser.add_argument("--quick", action="store_true", help="tiny, to try the script")
