@@ -16,6 +16,7 @@ measures with NumPy, so that the yardstick does not change with the code. The pa
     python benchmarks/regression.py --quick --out quick.json
     python benchmarks/regression.py --parts bits --out before.json
     python benchmarks/regression.py --compare before.json after.json
+    python benchmarks/regression.py --render
 
 Every cell is a process of its own, on one core and one thread.
 """
@@ -36,6 +37,11 @@ from pathlib import Path
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[1]
+# The comparison that is on a page, and the marks between which it stands there.
+RESULTS = (ROOT / "results/regression_0_1.json", ROOT / "results/regression.json")
+PAGE = ROOT / "docs" / "regression.md"
+BEGIN, END = "<!-- regression: begin -->", "<!-- regression: end -->"
 PARTS = ("methods", "default", "check", "bits", "speed")
 METHODS = (
     "default",
@@ -774,10 +780,10 @@ def compare(before, after):
     Where exact draws scatter more than the seeds do, theirs is the range: the mean of
     `sets` sets of exact draws, and three standard errors.
     """
-    rows = []
+    rows, at = [], ""
 
     def row(what, old, new, worse):
-        rows.append([what, old, new, "WORSE" if worse else ""])
+        rows.append([what, old, new, "WORSE" if worse else "", at])
 
     def noise(record, name, sets):
         return record[f"{name}_exact"] + 3 * record[f"{name}_exact_sd"] / sets**0.5
@@ -787,6 +793,7 @@ def compare(before, after):
         old, new = _keyed(before, kind, *names), _keyed(after, kind, *names)
         for key in old:
             what = " ".join(key)
+            at = new.get(key, {}).get("commit", "")
             if key not in new:
                 row(f"{kind} {what}", "", "absent", True)
                 continue
@@ -807,6 +814,7 @@ def compare(before, after):
                 row(f"{kind} {what} {name}", was, now, worse)
     old, new = (_keyed(r, "check", "group") for r in (before, after))
     for key in old:
+        at = new.get(key, {}).get("commit", "")
         fresh = {s["draws"]: s for s in new.get(key, {}).get("sets", [])}
         for s in old[key]["sets"]:
             now = fresh.get(s["draws"], {}).get("outcome", "absent")
@@ -818,7 +826,7 @@ def compare(before, after):
         for name in ("draws_sha256", "weights_sha256"):
             was, now = old[key][name], new.get(key, {}).get(name, "absent")
             said = "same" if was == now else "other bits"
-            rows.append([f"bits {' '.join(key)} {name}", was[:12], now[:12], said])
+            rows.append([f"bits {' '.join(key)} {name}", was[:12], now[:12], said, at])
     for part in zip(before.get("speed", []), after.get("speed", []), strict=False):
         old, new = ({r["method"]: r for r in p.get("records", [])} for p in part)
         for name in old:
@@ -832,7 +840,14 @@ def compare(before, after):
     )
     if old:
         row("first fit", old, new, not new or np.median(new) > max(old))
-    return _table(["row", "before", "after", ""], rows)
+    return _table(["row", "before", "after", "", "measured at"], rows)
+
+
+def with_table(page, before, after):
+    """The page with the table of a comparison between its marks."""
+    head, rest = page.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{compare(before, after)}\n{END}{tail}"
 
 
 def main():
@@ -847,11 +862,19 @@ def main():
     parser.add_argument("--bits", action="store_true", help="the same as --parts bits")
     parser.add_argument("--quick", action="store_true", help="tiny, to try the script")
     parser.add_argument("--compare", type=Path, nargs=2, metavar="FILE")
+    parser.add_argument(
+        "--render", action="store_true", help="put the comparison with 0.1 on its page"
+    )
     parser.add_argument("--show", type=Path, help="print a result file as tables")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
         return run_cell(json.loads(arguments.cell), arguments.out)
+    if arguments.render:
+        both = (json.loads(path.read_text("utf-8")) for path in RESULTS)
+        page = with_table(PAGE.read_text("utf-8"), *both)
+        PAGE.write_text(page, "utf-8")
+        return 0
     if arguments.compare:
         both = (json.loads(path.read_text()) for path in arguments.compare)
         return print(compare(*both))
