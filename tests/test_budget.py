@@ -1,5 +1,7 @@
 """`fit(max_evaluations=)`: what it spends, and what it says about it."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ import pytest
 import pushforward as pf
 from pushforward import methods
 from pushforward.errors import FileError, UsageError
+from pushforward.mcmc.exploration import _first_particles as first_particles
+from pushforward.mcmc.smc import EVALUATIONS_PER_TEMPERATURE
 
 KEY = jax.random.key(0)
 NORMAL = pf.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), dim=2)
@@ -121,6 +125,18 @@ def test_the_start_has_half_of_it():
     assert methods.KL().within(10**9).training.particles == 8192
     assert methods.Adaptive().within(600_000).max_evaluations == 300_000
     assert methods.Adaptive(max_evaluations=5).within(600_000).max_evaluations == 5
+
+
+def test_the_first_particles_are_paid_for():
+    each = 15 * EVALUATIONS_PER_TEMPERATURE
+    assert first_particles(math.inf) == (1024, True)
+    for left in (1e3, 1e5, 3e5, 1e6, 1e7):
+        n, enough = first_particles(left)
+        runs = 5 if enough else 2
+        assert 64 <= n <= 1024
+        assert n == 64 or n * runs * each <= left
+        # Twice as many would not be, nor are there ever more.
+        assert n == 1024 or 2 * n * runs * each > left
 
 
 @pytest.mark.slow

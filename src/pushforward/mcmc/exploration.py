@@ -146,7 +146,8 @@ def explore(
     target.require_density("explore")
     bound, budget = math.inf, MAX_EVALUATIONS
     if max_evaluations is not None:
-        bound = budget = whole_number("max_evaluations", max_evaluations)
+        budget = whole_number("max_evaluations", max_evaluations)
+        bound = float(budget)
     climb_key, key = jax.random.split(key)
     found = _climb(climb_key, target, _CLIMB_SHARE * bound)
     spent, runs = found.evaluations, []
