@@ -261,7 +261,11 @@ def single_network(
 def KSD(
     c: float = 1.0, beta: float = -0.5, **options: Unpack[BatchOptions]
 ) -> SingleNetwork:
-    """The kernel Stein discrepancy: see `objectives.KSD` and `single_network`."""
+    """The kernel Stein discrepancy: see `objectives.KSD` and `single_network`.
+
+    The loss multiplies scores of pairs of draws. Where the score has no bound, as in
+    the neck of the built-in target `funnel`, training breaks down.
+    """
     defaults = TrainConfig(batch_size=512, particles=_PARTICLES)
     return single_network(ksd.KSD(c, beta), name="ksd", defaults=defaults, **options)
 
