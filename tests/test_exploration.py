@@ -171,3 +171,24 @@ def test_bad_input_gets_a_sentence():
     score = pf.ScoreTarget(lambda x: -x, dim=2)
     with pytest.raises(UsageError, match="explore needs a log density"):
         pf.explore(jax.random.key(0), score)
+
+
+def test_supports_that_end_where_the_density_is_flat_or_highest():
+    """There is no curvature, and the highest point is a corner."""
+    corner = jnp.array([-3.0, 2.0])
+
+    def triangle(x):
+        u = (x - corner) / jnp.array([5.0, 0.5])
+        inside = (u[0] > 0) & (u[1] > 0) & (u[0] + u[1] < 1)
+        return jnp.where(inside, 3 * u[0] - u[1], -jnp.inf)
+
+    def box(x):
+        return jnp.where(jnp.all(jnp.abs(x - 5) < 1), 0.0 * x[0], -jnp.inf)
+
+    found = pf.explore(jax.random.key(0), pf.Target(box, dim=2))
+    assert found.agreed and abs(found.log_normaliser - np.log(4)) < 0.1
+    lengths = np.linalg.norm(found.mode_axes, axis=1)
+    assert np.all((lengths > 0.1) & (lengths < 1))
+    target = pf.Target(triangle, dim=2)
+    found = pf.explore(jax.random.key(0), target, max_evaluations=2_000_000)
+    assert np.isfinite(jax.vmap(triangle)(found.particles)).all()
