@@ -164,7 +164,9 @@ def test_bad_input_gets_a_sentence():
     target = pf.Target(lambda x: jnp.nan * jnp.sum(x), dim=2)
     with pytest.raises(UsageError, match="finite at none of the points"):
         pf.explore(jax.random.key(0), target)
-    with pytest.raises(UsageError, match="max_evaluations must be at least 1"):
+    with pytest.raises(
+        UsageError, match="max_evaluations must be a whole number of at l"
+    ):
         pf.explore(jax.random.key(0), pf.targets.get("donut"), max_evaluations=0)
     score = pf.ScoreTarget(lambda x: -x, dim=2)
     with pytest.raises(UsageError, match="explore needs a log density"):

@@ -42,7 +42,7 @@ class UnfinishedWarning(UserWarning):
 
 
 class DamageWarning(UserWarning):
-    """What was damaged, or is of no use, while the rest was done all the same."""
+    """Part of a run was damaged and left out, or draws on disk are not finite."""
 
 
 class TrainingError(PushforwardError, RuntimeError):

@@ -5,7 +5,6 @@ none has to start Python anew. Only children touch a name of pushforward: BlackJ
 which it imports, computes as it is imported, and what has computed cannot be forked.
 """
 
-import json
 import os
 import random
 import signal
@@ -35,14 +34,7 @@ def _score_based(method: Callable) -> Any:
     return method(network=network, score_warmup=20, score_steps=1, **sizes)
 
 
-def _two_stages() -> Any:
-    from .stages import TwoStages
-
-    return TwoStages()
-
-
 METHODS = {
-    "two stages": _two_stages,
     "default": lambda: pf.methods.Adaptive(
         network=pf.networks.mixture(width=8),
         steps=1500,
@@ -56,8 +48,7 @@ METHODS = {
     ),
 }
 # Which of them runs after which: half of the interruptions should be late.
-ORDER = ("two stages", "default", "dft", "two stages", "default", "transport")
-ORDER += ("two stages", "default", "kl")
+ORDER = ("default", "dft", "default", "kl", "default", "transport")
 # What a run leaves when it is done, and nothing else.
 LEFT = {
     "config.json",
@@ -135,13 +126,13 @@ def _different(whole: Path, other: Path) -> str:
 
 
 def _late(method: str, out: Path) -> bool:
-    """Whether a run is beyond its first stage; the default explores in its first."""
+    """Whether a run of the default method is beyond its exploration."""
     path = out / "state.safetensors"
-    if not path.exists():
+    if method != "default" or not path.exists():
         return False
     with safetensors.safe_open(path, framework="numpy") as file:
         header = json.loads(file.metadata()["pushforward"])
-    return header["stage"] > 0 or (method == "default" and header["step"] > 0)
+    return header["step"] > 0
 
 
 def _until_done(
@@ -195,7 +186,7 @@ def _until_done(
                 inner += 1
                 status = ended(pid, 60.0)
                 if _late(method, out):
-                    late = "interruptions after the first stage, or exploration"
+                    late = "interruptions of the default method after its exploration"
                     tally.numbers[late] = tally.numbers.get(late, 0) + 1
                 kind = f"{signal.Signals(number).name} during fit"
                 # A Ctrl-C that comes in time is no error: what there is is returned.
