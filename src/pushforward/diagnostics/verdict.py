@@ -147,12 +147,13 @@ def check(
     """Tests whether draws follow their target.
 
     The draws are compared with reference draws: those given; else exact draws, where
-    the target has them; else the particles of two tempered-SMC runs made here, which
-    are trusted only if the runs agree and further moves leave them where they are. The
-    tests are
+    the target has them; else the particles of two explorations made here, which are
+    trusted only if the two agree and further moves leave them where they are. The tests
+    are
 
     - the kernel Stein discrepancy (U-statistic, wild bootstrap), which needs only
-      scores and cannot see how much weight a mode has;
+      scores and cannot see how much weight a mode has. It is not made where the density
+      ends abruptly, as exact draws have a discrepancy there too;
     - stationarity: whether 20 steps of MALA change the mean log density. Draws that
       follow the target stay where they are. MALA is tuned on other points than the
       draws; where it hardly moves them, the test is inconclusive;

@@ -337,7 +337,7 @@ def _untold(
         )
     elif reference.made_here:
         said.append(
-            "The reference is not exact: it was made by tempered SMC. A mode that "
+            "The reference is not exact: it was made by exploration. A mode that "
             "neither it nor the sampler has found shows nowhere on this page."
         )
     said += [f"A doubt: {doubt}" for doubt in contents["doubts"]]
