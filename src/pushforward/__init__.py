@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from pushforward._cache import cache_programs
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
+    from pushforward.draws import read_draws
     from pushforward.mcmc import Exploration, explore, refine
     from pushforward.reporting import plot, report
     from pushforward.sampler import Sampler, load, load_network, save_network
@@ -68,6 +69,7 @@ __all__ = [
     "networks",
     "objectives",
     "plot",
+    "read_draws",
     "refine",
     "report",
     "save_network",
@@ -110,6 +112,7 @@ _HOME = {
     "load": "sampler",
     "load_network": "sampler",
     "plot": "reporting",
+    "read_draws": "draws",
     "refine": "mcmc",
     "report": "reporting",
     "save_network": "sampler",

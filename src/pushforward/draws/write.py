@@ -86,7 +86,7 @@ def _require_space(path: Path, structure: Structure, n: int) -> None:
     """Refuses what the disk cannot hold before anything is computed for it."""
     numbers = n * sum(math.prod(leaf.shape) for leaf in structure.leaves)
     # As text a number and what ends it are at least two bytes.
-    needed = numbers * (2 if path.suffix == ".csv" else _dtype().itemsize)
+    needed = numbers * (2 if path.suffix == ".csv" else draws_dtype().itemsize)
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:
@@ -108,20 +108,21 @@ def _leaves(batches: Iterator[Any], report: Callable[[int], None]) -> Blocks:
         report(done)
 
 
-def _dtype() -> np.dtype:
+def draws_dtype() -> np.dtype:
+    """The kind of number that files hold."""
     # That of the draws themselves: single, unless the program runs in 64-bit.
     return np.dtype(jnp.result_type(float))
 
 
 def _begin_npy(file: Any, shape: tuple[int, ...]) -> None:
     """The header of an array whose numbers are still to come."""
-    description = np.lib.format.dtype_to_descr(_dtype())
+    description = np.lib.format.dtype_to_descr(draws_dtype())
     header = {"descr": description, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
 
 
 def _put(file: Any, array: np.ndarray) -> None:
-    file.write(np.ascontiguousarray(array, _dtype()).data)
+    file.write(np.ascontiguousarray(array, draws_dtype()).data)
 
 
 def _table(leaves: list[np.ndarray]) -> np.ndarray:
@@ -192,7 +193,7 @@ def _write_csv(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> 
     csv.writer(header, lineterminator="\n").writerow(names)
     file.write(header.getvalue().encode())
     # As many digits as give the same number back.
-    digits = "%.9g" if _dtype().itemsize == 4 else "%.17g"
+    digits = "%.9g" if draws_dtype().itemsize == 4 else "%.17g"
     line = ",".join([digits] * len(names)) + "\n"
     for leaves in blocks:
         table = _table(leaves)
