@@ -16,7 +16,11 @@ from pushforward.targets.base import AbstractTarget
 MIN_DRAWS = 100
 
 
-def require_same_parameters(sampler: Sampler, target: AbstractTarget) -> None:
+def require_same_parameters(
+    sampler: Sampler,
+    target: AbstractTarget,
+    advice: str = "give the target that it was trained for",
+) -> None:
     """Refuses a sampler of other parameters than the target has.
 
     The names of plain coordinates are labels: they may differ.
@@ -31,7 +35,7 @@ def require_same_parameters(sampler: Sampler, target: AbstractTarget) -> None:
     constraints = "" if ours != theirs else ", with other constraints"
     raise UsageError(
         f"The sampler draws other parameters ({ours}) than the target has "
-        f"({theirs}{constraints}); give the target that it was trained for."
+        f"({theirs}{constraints}); {advice}."
     )
 
 
