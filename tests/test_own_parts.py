@@ -251,7 +251,3 @@ def test_a_warm_start_needs_a_sampler_of_the_same_parameters(trained):
     target = pf.targets.get("eight_schools_centred")
     with pytest.raises(UsageError, match="takes a sampler of them"):
         pf.fit(KEY, target, GAUSSIAN, steps=1, warm_start=trained)
-    # Whose own density is known: half of what the method minimises.
-    implicit = pf.Sampler.from_network(mlp())
-    with pytest.raises(UsageError, match="density"):
-        pf.fit(KEY, DONUT, pf.methods.Transport(), steps=1, warm_start=implicit)

@@ -1,6 +1,7 @@
 """How far draws can be trusted: discrepancies, distances, modes and the verdict."""
 
 from pushforward.diagnostics.baseline import BaselineComparison, ExactBaseline
+from pushforward.diagnostics.bridge import Bridge, bridge, bridge_of
 from pushforward.diagnostics.ksd import KSD, ksd
 from pushforward.diagnostics.mmd import MMD, mmd
 from pushforward.diagnostics.modes import (
@@ -21,6 +22,7 @@ __all__ = [
     "KSD",
     "MMD",
     "BaselineComparison",
+    "Bridge",
     "ExactBaseline",
     "ImportanceSample",
     "ModeComparison",
@@ -29,6 +31,8 @@ __all__ = [
     "Reference",
     "TestResult",
     "Verdict",
+    "bridge",
+    "bridge_of",
     "check",
     "compare_modes",
     "find_modes",
