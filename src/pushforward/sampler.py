@@ -109,7 +109,9 @@ class Sampler(eqx.Module):
 
     Densities are with respect to the Lebesgue measure of the parameters as the user
     writes them, constraints and all. For a simplex it is that of all its numbers but
-    the last, and for an ordered vector that of its numbers.
+    the last, and for an ordered vector that of its numbers. For matrices it is that of
+    the numbers below the diagonal (and on it, for covariances); for vectors whose sum
+    is 0, or whose length is 1, it is the area of the plane or the sphere.
 
     Attributes:
         network: from latent numbers to preconditioned coordinates.
