@@ -15,8 +15,9 @@ from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 
 import pushforward as pf
-from pushforward.bridges import from_numpyro, to_arviz
+from pushforward.bridges import from_numpyro, to_arviz, to_numpyro
 from pushforward.errors import FileError, MissingDependencyError, UsageError
+from pushforward.targets.preconditioner import Preconditioner
 
 pytestmark = [
     pytest.mark.once,
@@ -266,8 +267,14 @@ def test_a_plate_that_takes_a_part_is_seen_through_minibatches(take):
     assert isinstance(parts, pf.MinibatchTarget)
     assert parts.num_terms == 60 and parts.batch_size == 6
     at = jnp.array([0.2, 0.5])
-    np.testing.assert_allclose(parts.log_density(at), whole.log_density(at), rtol=1e-5)
-    np.testing.assert_allclose(parts.score(at), whole.score(at), rtol=1e-4, atol=1e-4)
+
+    @jax.jit
+    def both(at):
+        return [(each.log_density(at), each.score(at)) for each in (parts, whole)]
+
+    (value, score), (expected_value, expected_score) = both(at)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+    np.testing.assert_allclose(score, expected_score, rtol=1e-4, atol=1e-4)
     # What a minibatch looks at are six of these terms, as of any MinibatchTarget.
     parameters = parts.structure.unflatten(at)
     term = parts.log_likelihood(parameters, jnp.asarray(7))
@@ -420,6 +427,67 @@ def test_what_is_not_installed(monkeypatch, package, call):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=rf"pushforward\[{package}\]"):
         call()
+
+
+class TestPrior:
+    """A sampler as a prior."""
+
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    y = rows @ np.array([1.0, -0.5]) + np.random.default_rng(1).normal(size=40)
+
+    def posterior(self, rows, y):
+        """That of coefficients with a N(0, 4 I) prior and noise of sd 1."""
+        precision = rows.T @ rows + np.eye(2) / 4
+        return np.linalg.solve(precision, rows.T @ y), precision
+
+    def test_two_batches_are_as_good_as_all_data(self):
+        """Conjugate, so that the posterior of each part is known."""
+        mean, precision = self.posterior(self.rows[:15], self.y[:15])
+        factor = np.linalg.cholesky(np.linalg.inv(precision))
+        first = pf.Sampler.from_network(
+            pf.networks.AffineMap(2),
+            target=pf.Target(lambda p: 0.0, example={"b": np.zeros(2)}),
+            preconditioner=Preconditioner.affine(jnp.array(mean), jnp.array(factor)),
+        )
+        prior = to_numpyro(first)
+
+        def second(rows, y):
+            p = prior.parameters(numpyro.sample("p", prior))
+            numpyro.sample("y", dist.Normal(rows @ p["b"], 1), obs=y)
+
+        target = from_numpyro(second, self.rows[15:], self.y[15:])
+        mean, precision = self.posterior(self.rows, self.y)
+        x = jnp.array([[0.5, 0.1], [1.5, -1.0], mean])
+        scores = jax.jit(jax.vmap(target.score))(x)
+        np.testing.assert_allclose(scores, (mean - x) @ precision, rtol=1e-3, atol=1e-3)
+
+    def test_it_is_a_distribution(self):
+        example = {"rate": 1.0, "w": jnp.ones(2) / 2}
+        target = pf.Target(
+            lambda p: 0.0,
+            example=example,
+            constraints={"rate": "positive", "w": "simplex"},
+        )
+        sampler = pf.Sampler.from_network(pf.networks.AffineMap(2), target=target)
+        prior = to_numpyro(sampler)
+        assert prior.event_shape == (2,) and prior.batch_shape == ()
+        key = jax.random.key(0)
+        draws = prior.sample(key, (3, 4))
+        np.testing.assert_array_equal(
+            draws, prior.sample(jax.random.key_data(key), (3, 4))
+        )
+        expected = jax.scipy.stats.norm.logpdf(draws).sum(axis=-1)
+        np.testing.assert_allclose(prior.log_prob(draws), expected, rtol=1e-5)
+        parameters = prior.parameters(draws)
+        assert parameters["w"].shape == (3, 4, 2) and (parameters["rate"] > 0).all()
+        leaves, tree = jax.tree.flatten(prior)
+        again = jax.tree.unflatten(tree, leaves)
+        np.testing.assert_array_equal(again.sample(key, (2,)), prior.sample(key, (2,)))
+
+    def test_it_needs_a_density(self):
+        noisy = pf.Sampler.from_network(pf.networks.AffineMap(2), noise_scale=0.1)
+        with pytest.raises(UsageError, match="this one adds noise"):
+            to_numpyro(noisy)
 
 
 class TestArviz:

@@ -8,10 +8,15 @@ from pushforward._user_errors import register_hint
 if TYPE_CHECKING:
     from pushforward.bridges.arviz import to_arviz
     from pushforward.bridges.numpyro import from_numpyro
+    from pushforward.bridges.numpyro_distribution import to_numpyro
 
-__all__ = ["from_numpyro", "to_arviz"]
+__all__ = ["from_numpyro", "to_arviz", "to_numpyro"]
 
-_HOME = {"from_numpyro": "numpyro", "to_arviz": "arviz"}
+_HOME = {
+    "from_numpyro": "numpyro",
+    "to_arviz": "arviz",
+    "to_numpyro": "numpyro_distribution",
+}
 
 register_hint(
     "numpyro",
