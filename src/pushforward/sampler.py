@@ -17,17 +17,18 @@ from typing import (
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray, UInt
 
-from pushforward import _io
+from pushforward import _files, _io
 from pushforward._io import Arrays
 from pushforward._precision import NETWORK_DTYPE, narrow, widen
 from pushforward._validate import finite, whole_number
 from pushforward.draws import write_draws
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError, MissingDependencyError, UsageError
 from pushforward.networks import (
     AbstractDensityNetwork,
     AbstractNetwork,
@@ -48,6 +49,9 @@ MOST = 2**32
 # In more dimensions the identity is written out, a matrix of so many rows: a small file
 # must not claim a large one.
 IDENTITY = 8192
+
+# What exported programs run on.
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 Shape = int | tuple[int, ...]
 
@@ -369,6 +373,56 @@ class Sampler(eqx.Module):
         """
         batches = self.iter_batches(key, n)
         return write_draws(Path(path), self.structure, n, batches, progress=progress)
+
+    def export(self, path: str | Path, *, log_prob: bool = False) -> Path:
+        """Writes the sampler as a program that needs JAX (and flatbuffers) alone.
+
+        Where pushforward is not installed:
+
+            program = jax.export.deserialize(open(path, "rb").read())
+            numbers = jax.numpy.arange(1000, dtype="uint32")
+            draws = program.call(jax.random.key_data(key), numbers)
+
+        gives `sample(key, 1000)`. Draws that are not wanted are left out: other numbers
+        are other draws of the same key. It runs on CPUs, GPUs and TPUs.
+
+        Args:
+            path: the file.
+            log_prob: the program returns `(draws, log_prob)`, as `sample_and_log_prob`
+                does.
+
+        Returns:
+            `path`.
+        """
+        path = Path(path)
+        if log_prob:
+            self._require_density("export(log_prob=True)")
+        if self.structure.to_json()["tree"] is None:
+            raise UsageError(
+                "The parameters are a tree of your own classes, which an exported "
+                "program cannot hold; export sampler.unconstrained()."
+            )
+        draw = self._draw_with_log_prob if log_prob else self._draw
+
+        def program(key_data, numbers):
+            key = jax.random.wrap_key_data(key_data)
+            return jax.vmap(lambda i: draw(key, i))(numbers)
+
+        key_data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        (n,) = jax.export.symbolic_shape("n")
+        numbers = jax.ShapeDtypeStruct((n,), jnp.uint32)
+        exported = jax.export.export(jax.jit(program), platforms=_PLATFORMS)(
+            key_data, numbers
+        )
+        try:
+            data = bytes(exported.serialize())
+        except ImportError as error:
+            raise MissingDependencyError(
+                "export needs the package flatbuffers, as does the program that reads "
+                "the file; install it with pip install 'pushforward[export]'."
+            ) from error
+        _files.write_bytes(path, data)
+        return path
 
     def arrays(self) -> dict[str, Any]:
         """Every array, by its name in a file."""
