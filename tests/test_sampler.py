@@ -482,7 +482,7 @@ def test_an_exported_program_needs_jax_alone(tmp_path):
         {"tau": 1.0, "w": [np.ones(3) / 3]}, {"tau": "positive", "w.0": "simplex"}
     )
     ours = pf.Sampler(mixture(3), preconditioner(3), structure)
-    path = ours.export(tmp_path / "s.jaxexport", log_prob=True)
+    ours.export(tmp_path / "s.jaxexport", log_prob=True)
     done = subprocess.run(
         [sys.executable, "-c", "import jax.export" + _CALL],
         cwd=tmp_path,
