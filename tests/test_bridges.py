@@ -15,7 +15,7 @@ from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 
 import pushforward as pf
-from pushforward.bridges import from_numpyro, to_arviz, to_numpyro
+from pushforward.bridges import from_numpyro, to_arviz, to_numpyro, to_pandas, to_polars
 from pushforward.errors import FileError, MissingDependencyError, UsageError
 from pushforward.targets.preconditioner import Preconditioner
 
@@ -420,10 +420,11 @@ def test_refusals(model, words):
     [
         ("numpyro", lambda: from_numpyro(one(lambda: dist.Normal(0, 1)))),
         ("arviz", lambda: to_arviz(np.zeros((3, 2)))),
+        ("polars", lambda: to_polars(np.zeros((3, 2)))),
     ],
 )
 def test_what_is_not_installed(monkeypatch, package, call):
-    for name in ("numpyro", "arviz_base"):
+    for name in ("numpyro", "arviz", "arviz_base", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=rf"pushforward\[{package}\]"):
         call()
@@ -538,12 +539,62 @@ class TestArviz:
             to_arviz(draws)
         assert words in str(error.value)
 
-    def test_a_sampler_is_not_draws(self):
-        fit = pf.fit(
-            jax.random.key(0),
-            pf.targets.get("gaussian"),
-            pf.methods.Gaussian(steps=2, batch_size=8, particles=64),
-            progress=False,
+    def test_weights_likelihoods_and_the_prior(self):
+        draws = {"a": np.arange(4.0), "b": np.ones((4, 2))}
+        weights = np.array([0.1, 0.2, 0.3, 0.4])
+        weighed = pf.ImportanceSample(draws, weights, 0.0, 0.1, 3.0, 0.2)
+        found = to_arviz(
+            weighed,
+            log_likelihood={"y": np.zeros((4, 3))},
+            prior={"a": np.zeros(7)},
+            coords={"side": ["left", "right"]},
+            dims={"b": ["side"]},
         )
-        with pytest.raises(UsageError, match="needs draws, not a Sampler"):
-            to_arviz(fit.sampler)
+        np.testing.assert_array_equal(found["sample_stats"]["weight"], [weights])
+        np.testing.assert_allclose(
+            found["sample_stats"]["log_weight"], [np.log(weights)]
+        )
+        assert found["log_likelihood"]["y"].shape == (1, 4, 3)
+        assert found["prior"]["a"].shape == (1, 7)
+        assert list(found["posterior"]["b"].coords["side"].values) == ["left", "right"]
+
+    def test_the_arviz_that_has_inference_data(self, monkeypatch):
+        """What versions before 1 take, by a stand-in."""
+        taken = {}
+
+        class Stand:
+            InferenceData = object
+
+            @staticmethod
+            def from_dict(**groups):
+                taken.update(groups)
+                return "their own"
+
+        monkeypatch.setitem(sys.modules, "arviz", Stand)
+        found = to_arviz({"a": np.zeros(3)}, observed={"y": np.zeros(2)})
+        assert found == "their own"
+        assert set(taken) == {"posterior", "observed_data", "coords", "dims"}
+        assert taken["posterior"]["a"].shape == (1, 3)
+
+    def test_frames(self):
+        pandas = pytest.importorskip("pandas")
+        draws = {"a": np.arange(3.0), "b": {"c": np.arange(12.0).reshape(3, 2, 2)}}
+        frame = to_pandas(draws)
+        assert isinstance(frame, pandas.DataFrame)
+        names = ["a", "b.c[0,0]", "b.c[0,1]", "b.c[1,0]", "b.c[1,1]"]
+        assert list(frame.columns) == names
+        np.testing.assert_array_equal(frame["b.c[1,0]"], [2.0, 6.0, 10.0])
+
+    def test_frames_of_polars(self):
+        pytest.importorskip("polars")
+        frame = to_polars(np.arange(6.0).reshape(3, 2))
+        assert frame.columns == ["x[0]", "x[1]"] and frame["x[1]"].to_list() == [
+            1,
+            3,
+            5,
+        ]
+
+    def test_a_sampler_is_not_draws(self):
+        sampler = pf.Sampler.from_network(pf.networks.AffineMap(2))
+        with pytest.raises(UsageError, match="are needed here, not a Sampler"):
+            to_arviz(sampler)

@@ -16,7 +16,7 @@ import pytest
 
 from pushforward import draws as files_of_draws
 from pushforward import read_draws, sampler
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError, MissingDependencyError, UsageError
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
 from pushforward.targets import constrained
@@ -118,7 +118,7 @@ def test_no_draws_at_all(suffix, tmp_path):
 
 @pytest.mark.parametrize("name", ["draws.txt", "draws", "draws.npy.gz"])
 def test_unknown_suffix(name, tmp_path):
-    with pytest.raises(UsageError, match=r"written as \.npy, \.npz or \.csv, and '.*'"):
+    with pytest.raises(UsageError, match=r"written as \.npy, .* or \.zarr, and '.*'"):
         make(TREE).stream(KEY, 10, tmp_path / name)
     assert not list(tmp_path.iterdir())
 
@@ -315,5 +315,35 @@ def test_files_that_are_no_draws(tmp_path):
         read_draws(tmp_path / "d.npy")
     with pytest.raises(FileError, match="There is no file"):
         read_draws(tmp_path / "none.npz")
-    with pytest.raises(UsageError, match=r"from \.npy, \.npz or \.csv, and"):
+    with pytest.raises(UsageError, match=r"from \.npy, .* or \.zarr, and"):
         read_draws(tmp_path / "draws.txt")
+
+
+PACKAGES = {".h5": "h5py", ".parquet": "pyarrow", ".zarr": "zarr"}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("suffix", PACKAGES)
+def test_formats_of_other_libraries(any_sampler, suffix, tmp_path):
+    pytest.importorskip(PACKAGES[suffix])
+    path = any_sampler.stream(KEY, N, tmp_path / f"draws{suffix}")
+    assert list(tmp_path.iterdir()) == [path]
+    draws = any_sampler.sample(KEY, N)
+    again = read_draws(path, like=any_sampler)
+    jax.tree.map(np.testing.assert_array_equal, again, draws)
+    if suffix == ".zarr":
+        with pytest.raises(FileError, match="There is something at"):
+            any_sampler.stream(KEY, 3, path)
+        return
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(FileError, match="is damaged"):
+        read_draws(path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("suffix", PACKAGES)
+def test_formats_whose_library_is_missing(suffix, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, PACKAGES[suffix], None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'pushforward\["):
+        make(TREE).stream(KEY, 3, tmp_path / f"draws{suffix}")
+    assert not list(tmp_path.iterdir())

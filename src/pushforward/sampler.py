@@ -356,11 +356,11 @@ class Sampler(eqx.Module):
     def stream(
         self, key: PRNGKeyArray, n: int, path: str | Path, *, progress: bool = False
     ) -> Path:
-        """Writes the draws of `sample(key, n)` to `.npy`, `.npz` or `.csv`.
+        """Writes the draws of `sample(key, n)` to a file, in the format of its ending.
 
         Memory does not grow with `n`. The file appears under its name only when it is
-        complete. An `.npz` file has an array per leaf of the tree; the others hold one
-        table, the columns in the order of `column_names`.
+        complete. `.npz`, `.h5` and `.zarr` have an array per leaf of the tree; `.npy`,
+        `.csv` and `.parquet` hold one table. `pushforward.read_draws` reads them all.
 
         Args:
             key: random key.

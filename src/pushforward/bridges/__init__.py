@@ -8,6 +8,7 @@ from pushforward._user_errors import register_hint
 if TYPE_CHECKING:
     from pushforward.bridges.arviz import to_arviz
     from pushforward.bridges.foreign import constrain
+    from pushforward.bridges.frames import to_pandas, to_polars
     from pushforward.bridges.numpy import from_numpy
     from pushforward.bridges.numpyro import from_numpyro
     from pushforward.bridges.numpyro_distribution import to_numpyro
@@ -24,6 +25,8 @@ __all__ = [
     "from_torch",
     "to_arviz",
     "to_numpyro",
+    "to_pandas",
+    "to_polars",
 ]
 
 _HOME = {
@@ -35,6 +38,8 @@ _HOME = {
     "from_torch": "torch",
     "to_arviz": "arviz",
     "to_numpyro": "numpyro_distribution",
+    "to_pandas": "frames",
+    "to_polars": "frames",
 }
 
 register_hint(

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 
 from pushforward import _files
-from pushforward.draws.write import column_names, draws_dtype, leaf_names
+from pushforward.draws import containers
+from pushforward.draws.names import column_names, leaf_names
+from pushforward.draws.write import draws_dtype
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.structure import Structure
 
@@ -53,7 +55,7 @@ class Structured(Protocol):
 
 
 def read_draws(path: str | Path, like: Structured | None = None) -> Any:
-    """Reads a file of draws: `.npy`, `.npz` or `.csv`.
+    """Reads a file of draws: any that `Sampler.stream` writes.
 
     Args:
         path: the file, as `Sampler.stream` and `pushforward sample` write it.
@@ -69,6 +71,7 @@ def read_draws(path: str | Path, like: Structured | None = None) -> Any:
     Raises:
         FileError: There is no such file, it is damaged, or its draws are not those of
             `like`.
+        MissingDependencyError: The format needs a package that is not installed.
     """
     path = Path(path)
     if path.suffix not in _READERS:
@@ -78,7 +81,10 @@ def read_draws(path: str | Path, like: Structured | None = None) -> Any:
         )
     if not path.exists():
         raise FileError(f"There is no file {path}.")
-    _files.require_regular(path)
+    if path.suffix != ".zarr":
+        _files.require_regular(path)
+    if path.suffix in containers.PACKAGES:
+        containers.require(path.suffix)
     try:
         found = _READERS[path.suffix](path)
     except _UNREADABLE as error:
@@ -169,7 +175,11 @@ def _read_npz(path: Path) -> Named:
         if stored and claimed > path.stat().st_size:
             raise ValueError(f"it claims {claimed} bytes")
     with np.load(path, allow_pickle=False) as archive:
-        named = {name: _numbers(archive[name]) for name in archive.files}
+        return _checked({name: archive[name] for name in archive.files})
+
+
+def _checked(arrays: Named) -> Named:
+    named = {name: _numbers(array) for name, array in arrays.items()}
     if not named or len({len(value) for value in named.values()}) > 1:
         raise ValueError("its arrays have no common leading axis")
     return named
@@ -214,4 +224,8 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".csv": _read_csv,
+    ".h5": lambda path: _checked(containers.read_hdf5(path)),
+    ".hdf5": lambda path: _checked(containers.read_hdf5(path)),
+    ".parquet": lambda path: Table(*containers.read_parquet(path)),
+    ".zarr": lambda path: _checked(containers.read_zarr(path)),
 }

@@ -1,4 +1,4 @@
-"""Draws on their way to disk, a block at a time: `.npy`, `.npz` or `.csv`."""
+"""Draws on their way to disk, a block at a time."""
 
 import contextlib
 import csv
@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pushforward import _files
+from pushforward.draws import containers
+from pushforward.draws.names import column_names, leaf_names
 from pushforward.errors import FileError, UsageError
 from pushforward.targets.structure import Structure
 
@@ -38,7 +40,8 @@ def write_draws(
 
     Args:
         path: where to; its suffix says how. `.npy` holds one table, a row a draw;
-            `.csv` the same with a header; `.npz` an array for each leaf of the tree.
+            `.csv` and `.parquet` the same with names; `.npz`, `.h5` (or `.hdf5`) and
+            `.zarr` an array for each leaf of the tree.
         structure: what the draws are draws of.
         n: how many draws there are in all.
         batches: the draws: trees of arrays with a leading axis.
@@ -51,35 +54,28 @@ def write_draws(
         ".npy": _write_npy,
         ".npz": functools.partial(_write_npz, folder=path.parent),
         ".csv": _write_csv,
+        ".h5": containers.write_hdf5,
+        ".hdf5": containers.write_hdf5,
+        ".parquet": containers.write_parquet,
     }
-    if path.suffix not in writers:
+    if path.suffix not in (*writers, ".zarr"):
+        *first, last = (*writers, ".zarr")
         raise UsageError(
-            f"Draws are written as .npy, .npz or .csv, and {str(path)!r} is none "
-            "of them; give the name another ending."
+            f"Draws are written as {', '.join(first)} or {last}, and {str(path)!r} is "
+            "none of them; give the name another ending."
         )
+    if path.suffix in containers.PACKAGES:
+        containers.require(path.suffix)
     if path.suffix == ".npz":
         _require_members(structure)
     _require_space(path, structure, n)
+    if path.suffix == ".zarr":
+        with _reporter(n, path, progress) as report:
+            containers.write_zarr(path, structure, n, _leaves(batches, report))
+        return path
     with _files.replacing(path) as file, _reporter(n, path, progress) as report:
         writers[path.suffix](file, structure, n, _leaves(batches, report))
     return path
-
-
-def column_names(structure: Structure) -> list[str]:
-    """A name for each column of a table of draws, in the user's own parameters."""
-    if structure.own_names is not None:
-        return list(structure.own_names)
-    names = []
-    for leaf in structure.leaves:
-        label = leaf.name or "x"
-        for index in np.ndindex(*leaf.shape):
-            names.append(f"{label}[{','.join(map(str, index))}]" if index else label)
-    return names
-
-
-def leaf_names(structure: Structure) -> list[str]:
-    """A name for each array of an `.npz` file."""
-    return [leaf.name or "draws" for leaf in structure.leaves]
 
 
 def _require_space(path: Path, structure: Structure, n: int) -> None:
