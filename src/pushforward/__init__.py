@@ -35,10 +35,21 @@ if TYPE_CHECKING:
         constrained,
         constraints,
     )
-    from pushforward.training import Event, Fit, Status, Trained, fit, fit_many, train
+    from pushforward.training import (
+        Calibration,
+        Event,
+        Fit,
+        Status,
+        Trained,
+        calibrate,
+        fit,
+        fit_many,
+        train,
+    )
 
 __all__ = [
     "AbstractTarget",
+    "Calibration",
     "Event",
     "Exploration",
     "Fit",
@@ -54,6 +65,7 @@ __all__ = [
     "__version__",
     "bridges",
     "cache_programs",
+    "calibrate",
     "check",
     "constrained",
     "constraints",
@@ -90,6 +102,7 @@ _ROOMS = (
 )
 _HOME = {
     "AbstractTarget": "targets",
+    "Calibration": "training",
     "Event": "training",
     "Exploration": "mcmc",
     "Fit": "training",
@@ -103,6 +116,7 @@ _HOME = {
     "Trained": "training",
     "Verdict": "diagnostics",
     "cache_programs": "_cache",
+    "calibrate": "training",
     "check": "diagnostics",
     "constrained": "targets",
     "constraints": "targets",

@@ -11,6 +11,7 @@ from pushforward.diagnostics.modes import (
     find_modes,
     mode_weights,
 )
+from pushforward.diagnostics.ranks import Ranks
 from pushforward.diagnostics.reference import Reference, make_reference
 from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.verdict import Verdict, check
@@ -28,6 +29,7 @@ __all__ = [
     "ModeComparison",
     "Modes",
     "Outcome",
+    "Ranks",
     "Reference",
     "TestResult",
     "Verdict",
