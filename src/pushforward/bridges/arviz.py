@@ -1,5 +1,6 @@
 """From draws to ArviZ."""
 
+import importlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from pushforward._optional import require
 from pushforward.diagnostics import ImportanceSample
-from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.errors import UsageError
 from pushforward.sampler import Sampler
 from pushforward.targets.structure import path_name
 
@@ -69,31 +71,19 @@ def to_arviz(
 def _writer() -> Callable[[dict[str, Any], Any, Any], Any]:
     """What makes ArviZ's own object of groups, whichever version there is."""
     try:
-        import arviz
-
-        if hasattr(arviz, "InferenceData"):
-
-            def write(groups, coords, dims):
-                # Its own names for groups of data.
-                return arviz.from_dict(
-                    **groups,
-                    coords=None if coords is None else dict(coords),
-                    dims=None
-                    if dims is None
-                    else {k: list(v) for k, v in dims.items()},
-                )
-
-            return write
+        arviz = importlib.import_module("arviz")
     except ImportError:
-        pass
-    try:
-        from arviz_base import from_dict
-    except ImportError as error:
-        raise MissingDependencyError(
-            "to_arviz needs the package arviz; install it with pip install "
-            "'pushforward[arviz]'."
-        ) from error
-    return lambda groups, coords, dims: from_dict(groups, coords=coords, dims=dims)
+        arviz = None
+    if hasattr(arviz, "InferenceData"):
+        make: Any = arviz
+
+        def write(groups, coords, dims):
+            dims = None if dims is None else {k: list(v) for k, v in dims.items()}
+            return make.from_dict(**groups, coords=coords, dims=dims)
+
+        return write
+    base = require("arviz_base", "arviz", "to_arviz")
+    return lambda groups, coords, dims: base.from_dict(groups, coords=coords, dims=dims)
 
 
 def named_draws(draws: Any) -> dict[str, np.ndarray]:

@@ -1,13 +1,12 @@
 """Draws as data frames: a row a draw, a column a number."""
 
-import importlib
 from typing import Any
 
 import numpy as np
 
+from pushforward._optional import require
 from pushforward.bridges.arviz import named_draws
 from pushforward.draws.names import number_names
-from pushforward.errors import MissingDependencyError
 
 
 def to_pandas(draws: Any) -> Any:
@@ -29,13 +28,7 @@ def to_polars(draws: Any) -> Any:
 
 
 def _frame(package: str, draws: Any) -> Any:
-    try:
-        library = importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"to_{package} needs the package {package}; install it with pip install "
-            f"'pushforward[{package}]'."
-        ) from error
+    library = require(package, package, f"to_{package}")
     columns: dict[str, np.ndarray] = {}
     for name, value in named_draws(draws).items():
         flat = value.reshape(len(value), -1)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pushforward.errors import UsageError
@@ -55,8 +56,8 @@ def from_numpy(
 
 def probe_points(structure: Structure) -> np.ndarray:
     """Points of a vector of parameters, inside their bounds."""
-    x = near_zero(structure.size)
-    return np.asarray(jax.vmap(structure.unflatten)(x.astype(np.float32)), float)
+    x = jnp.asarray(near_zero(structure.size), float)
+    return np.asarray(jax.vmap(structure.unflatten)(x), float)
 
 
 def _require_gradient(

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -223,7 +224,7 @@ def _trace(model: Model, args: tuple, kwargs: dict, seed: int) -> Trace:
     from numpyro import handlers
     from numpyro.infer import init_to_uniform
 
-    uniform = init_to_uniform()
+    uniform: Any = init_to_uniform()
 
     def start(site):
         # NumPyro has no starting points on a sphere, but for all other supports.
@@ -264,7 +265,7 @@ def _enumerated(model: Model, trace: Trace, discrete: set[str]) -> _Enumerated:
         if not trace[name]["fn"].has_enumerate_support:
             raise _discrete_alone(name)
     try:
-        import funsor  # noqa: F401
+        importlib.import_module("funsor")
     except ImportError as error:
         raise MissingDependencyError(
             f"The site {min(discrete)!r} is discrete, and only real numbers can be "

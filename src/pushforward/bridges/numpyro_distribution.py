@@ -59,7 +59,7 @@ def _class() -> Any:
     class Pushforward(Distribution):
         """The distribution of a sampler's unconstrained coordinates."""
 
-        support = constraints.real_vector
+        support: Any = constraints.real_vector
         pytree_data_fields = ("sampler",)
 
         def __init__(self, sampler: Sampler, *, validate_args: Any = None):

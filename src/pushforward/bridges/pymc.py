@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pushforward.errors import MissingDependencyError, UsageError
+from pushforward._optional import require
+from pushforward.errors import UsageError
 from pushforward.targets import Target
 from pushforward.targets.foreign import AbstractForeign
 
@@ -58,7 +59,7 @@ def _quietly() -> Iterator[None]:
 @contextlib.contextmanager
 def _own_precision() -> Iterator[None]:
     """What PyMC does to JAX's precision when it is imported is undone."""
-    before = jax.config.jax_enable_x64
+    before = jax.config.read("jax_enable_x64")
     try:
         yield
     finally:
@@ -79,15 +80,9 @@ def from_pymc(model: Any) -> Target:
     Args:
         model: A `pymc.Model` with its data.
     """
-    try:
-        with _own_precision():
-            import pymc
-            from pymc.sampling.jax import get_jaxified_graph
-    except ImportError as error:
-        raise MissingDependencyError(
-            "from_pymc needs the package pymc; install it with pip install "
-            "'pushforward[pymc]'."
-        ) from error
+    with _own_precision():
+        pymc = require("pymc", "pymc", "from_pymc")
+        jaxify = require("pymc.sampling.jax", "pymc", "from_pymc").get_jaxified_graph
     if not isinstance(model, pymc.Model):
         raise UsageError(
             f"from_pymc needs a pymc.Model, not a {type(model).__name__}; give the "
@@ -108,10 +103,10 @@ def from_pymc(model: Any) -> Target:
     point = model.initial_point()
     shapes = {v.name: np.shape(point[v.name]) for v in variables}
     with _own_precision():
-        log_density = get_jaxified_graph(inputs=variables, outputs=[model.logp()])
+        log_density = jaxify(inputs=variables, outputs=[model.logp()])
         free = [*model.free_RVs, *model.deterministics]
         values = model.replace_rvs_by_values(free)
-        outputs = get_jaxified_graph(inputs=variables, outputs=values)
+        outputs = jaxify(inputs=variables, outputs=values)
     density = _PyMCDensity(shapes, log_density, outputs, [v.name for v in free])
     example = {name: np.zeros(shape) for name, shape in shapes.items()}
     return Target(density, example=example)

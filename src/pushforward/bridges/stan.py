@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pushforward.errors import MissingDependencyError, UsageError
+from pushforward._optional import require
+from pushforward.errors import UsageError
 from pushforward.targets import Target
 from pushforward.targets.foreign import CallbackDensity
 
@@ -49,14 +50,7 @@ def from_stan(model_or_code: Any, data: Mapping[str, Any] | None = None) -> Targ
 
 
 def _built(code: str, data: Mapping[str, Any] | None) -> Any:
-    try:
-        import stan
-    except ImportError as error:
-        raise MissingDependencyError(
-            "from_stan needs the package pystan to build a model from its code; "
-            "install it with pip install 'pushforward[stan]', or give a model of "
-            "bridgestan."
-        ) from error
+    stan = require("stan", "stan", "from_stan, to build a model from its code,")
     return stan.build(code, data=dict(data or {}))
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from pushforward._optional import require
 from pushforward.bridges.numpy import probe_points
-from pushforward.errors import MissingDependencyError, UsageError
+from pushforward.errors import UsageError
 from pushforward.targets import Target
 from pushforward.targets.base import Constraints, make_structure
 from pushforward.targets.foreign import CallbackDensity, as_batches
@@ -36,13 +37,7 @@ def from_torch(
         constraints: As for `Target`; the energy is of the constrained point.
         names: A name for each coordinate.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependencyError(
-            "from_torch needs the package torch; install it with pip install "
-            "'pushforward[torch]'."
-        ) from error
+    torch = require("torch", "torch", "from_torch")
     if not callable(energy):
         raise UsageError(
             "from_torch needs an energy, a function of a tensor of points, not a "

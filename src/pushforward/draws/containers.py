@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 import jax.numpy as jnp
 import numpy as np
 
-from pushforward import _files
+from pushforward import _files, _optional
 from pushforward.draws.names import column_names, leaf_names
-from pushforward.errors import FileError, MissingDependencyError
+from pushforward.errors import FileError
 from pushforward.targets.structure import Structure
 
 Blocks = Iterator[list[np.ndarray]]
@@ -36,13 +36,7 @@ _CHUNK = 16_384
 def require(suffix: str) -> Any:
     """The package that a format needs, or the sentence that says how to get it."""
     name = PACKAGES[suffix]
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Files that end in {suffix} need the package {name}; install it with pip "
-            f"install 'pushforward[{_EXTRAS[name]}]'."
-        ) from error
+    return _optional.require(name, _EXTRAS[name], f"A file that ends in {suffix}")
 
 
 def _dtype() -> np.dtype:

@@ -139,7 +139,7 @@ class StackedTargets(eqx.Module):
 class _OfData(eqx.Module):
     """The log density that belongs to some data, which are arguments of programs."""
 
-    target_of: Callable[[Any], Target] = eqx.field(static=True)
+    target_of: Callable[[Any], Any] = eqx.field(static=True)
     data: Any
 
     def __call__(self, parameters: Any) -> Float[Array, ""]:
