@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pushforward import _validate
+from pushforward import _programs, _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
 from pushforward.mcmc.initialise import Initialisation, from_particles
@@ -66,6 +66,8 @@ _STALLED, _LONGEST = 0.8, 0.4
 _IMPROVED, _PATIENCE, _LAST_REVIEWS = 0.85, 4, 4
 # The share of the schedule that such a last part is.
 _LAST_SHARE = 0.4
+# Where draws or particles are worth less than this, the fit says so.
+_DOUBTFUL = 0.25
 # The weight of the forward KL beside the reverse KL, at first.
 _FORWARD = 0.2
 # In few dimensions the mixture has as many components as exploration's particles tell
@@ -79,6 +81,7 @@ class Prepared(eqx.Module):
     """What exploration leaves to training."""
 
     initialisation: Initialisation
+    agreed: Bool[Array, ""]
     mixture: Any
     pool: Float[Array, "n d"]
     held: Float[Array, "m d"]
@@ -104,6 +107,10 @@ class AdaptiveState(AbstractState):
     since: Int[Array, ""]
     improving: Bool[Array, ""]
     complete: Bool[Array, ""]
+    # Whether the runs of exploration agreed, and what the draws and the particles were
+    # worth at the last review, as shares of their numbers.
+    agreed: Bool[Array, ""]
+    worth: Float[Array, "2"]
 
 
 class ExploreAndTrain(AbstractMethod):
@@ -160,6 +167,7 @@ class ExploreAndTrain(AbstractMethod):
         mixture = fit_mixture_to_modes(key, u, labels, axes, counts, most)
         return Prepared(
             Initialisation(preconditioner, u[:1], VarianceReduction(), evaluations),
+            jnp.asarray(found.agreed),
             mixture,
             _repeated(np.asarray(u)[pool], _POOL),
             _repeated(np.asarray(u)[held], _HELD),
@@ -171,6 +179,7 @@ class ExploreAndTrain(AbstractMethod):
         evaluations = jnp.zeros((), jnp.int32)
         return Prepared(
             Initialisation(one, jnp.zeros((1, dim)), VarianceReduction(), evaluations),
+            jnp.zeros((), bool),
             (jnp.zeros(k), jnp.zeros((k, dim)), jnp.zeros((k, dim, dim))),
             jnp.zeros((_POOL, dim)),
             jnp.zeros((_HELD, dim)),
@@ -216,6 +225,8 @@ class ExploreAndTrain(AbstractMethod):
             since=jnp.zeros((), jnp.int32),
             improving=no,
             complete=no,
+            agreed=previous.agreed,
+            worth=jnp.zeros(2),
         )
 
     def step(
@@ -303,6 +314,7 @@ class ExploreAndTrain(AbstractMethod):
             jax.tree.map(operator.itemgetter(i), judged) for i in range(2)
         )
         better = ~(best.divergence < found.divergence)
+        kept = _choose(better, found, best)
         agree = (found.ess > 1 - _ENOUGH) & (found.ess_particles > 1 - _ENOUGH)
         stalled = found.divergence > _STALLED * state.last
         late = state.clock.progress >= _LONGEST
@@ -321,6 +333,7 @@ class ExploreAndTrain(AbstractMethod):
             since=since,
             improving=improving,
             complete=(agree & state.improving) | (state.clock.progress >= 1),
+            worth=jnp.stack([kept.ess, kept.ess_particles]),
             initialisation=dataclasses.replace(state.initialisation, evaluations=spent),
         )
         return new, {**found._asdict(), "kept": better.astype(delta.dtype)}
@@ -328,9 +341,38 @@ class ExploreAndTrain(AbstractMethod):
     def is_complete(self, state: AdaptiveState) -> Bool[Array, ""]:
         return state.complete
 
+    def doubts(self, state: AdaptiveState) -> tuple[str, ...]:
+        draws, particles = np.asarray(state.worth).tolist()
+        return doubts_of(bool(state.agreed), draws, particles)
+
     def sampler(self, target: AbstractTarget, state: AdaptiveState) -> Sampler:
         found = state.initialisation.preconditioner
         return Sampler(state.best, found, target.structure)
+
+
+def doubts_of(agreed: bool, draws: float, particles: float) -> tuple[str, ...]:
+    """What exploration and the last review give reason to doubt.
+
+    Args:
+        agreed: whether the runs of exploration agreed.
+        draws: what draws of the sampler were worth, as a share of their number.
+        particles: what particles of the target were worth.
+    """
+    found = []
+    if not agreed:
+        found.append(
+            "Independent runs of exploration did not agree on the normaliser, so mass "
+            "may be missing from the sampler; look at pf.explore, and give it more "
+            "max_evaluations."
+        )
+    if min(draws, particles) < _DOUBTFUL:
+        found.append(
+            f"At the last review a draw of the sampler was worth {draws:.2g} draws of "
+            f"the target, and a particle of the target {particles:.2g} draws of the "
+            "sampler; exact draws would be worth 1. Check the draws, and weigh or "
+            "refine them."
+        )
+    return tuple(found)
 
 
 def _most_components(dim: int) -> int:
@@ -382,10 +424,10 @@ def _coordinates(found: Exploration, given: Preconditioner | None):
     return preconditioner, u, axes
 
 
-_from_particles = eqx.filter_jit(from_particles)
+_from_particles = _programs.compiled(from_particles)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _into(preconditioner: Preconditioner, x, centres, axes):
     u = jax.vmap(preconditioner.from_target)(x)
 
