@@ -345,12 +345,15 @@ Bounds = float | int | Sequence[Any] | np.ndarray | Array
 
 def _bounded(kind: str, *bounds: Any) -> Constraint:
     try:
-        arrays = [np.asarray(bound, float) for bound in bounds]
+        arrays = [np.asarray(bound) for bound in bounds]
+        fine = all(array.dtype.kind in "biuf" for array in arrays)
     except (TypeError, ValueError):
+        arrays, fine = [], False
+    if not fine:
         raise UsageError(
             f"The bounds of {kind} must be numbers or arrays of them, not "
             f"{', '.join(map(repr, bounds))}."
-        ) from None
+        )
     numbers = tuple(_as_bound(array.tolist()) for array in arrays)
     return Constraint.parse(str(Constraint(kind, numbers)))
 
