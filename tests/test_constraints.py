@@ -86,6 +86,31 @@ def test_round_trip_and_log_det(text):
     np.testing.assert_allclose(log_det, volume, atol=1e-9)
 
 
+# What takes a value out of its support.
+LEAVE = {
+    "unit_interval": lambda x: x + 1,
+    "simplex": lambda x: x + 0.1,
+    "zero_sum": lambda x: x + 1,
+    "unit_vector": lambda x: 2 * x,
+    "cholesky_correlation": lambda x: x + np.triu(np.ones((4, 4)), 1),
+    "correlation": lambda x: x + np.eye(4),
+    "covariance": lambda x: x + np.tril(np.ones((4, 4)), -1),
+}
+
+
+@texts
+def test_what_is_outside(text):
+    constraint, shape = Constraint.parse(text), shape_of(text)
+    u = 0.3 * np.random.default_rng(1).normal(size=constraint.free_shape(shape))
+    x = np.asarray(jax.jit(constraint.constrain)(jnp.asarray(u, float)))
+    out = LEAVE.get(text, lambda x: -x + (10 if text.startswith("less") else -10))(x)
+    if text == "real":
+        out = x * np.nan
+    inside = jax.jit(constraint.contains)
+    found = [bool(inside(jnp.asarray(a, float))) for a in (x, out)]
+    assert found == [True, False]
+
+
 @texts
 def test_far_out_in_32_bit(text):
     constraint = Constraint.parse(text)

@@ -77,6 +77,7 @@ def test_constraints_and_densities_are_those_of_jax(every_constraint):
     sampler, path = every_constraint
     ours = numpy_reader.load(path)
     assert ours.dim == sampler.dim
+    assert pf.load(path).structure == sampler.structure
     drawn = ours.sample(np.random.default_rng(0), 40)
     z = np.random.default_rng(0).standard_normal((40, ours.dim))
 
