@@ -91,7 +91,7 @@ def by_numpyro():
             numpyro.sample("y", dist.MultivariateNormal(scale_tril=lower), obs=y)
 
     target = pf.bridges.from_numpyro(model, data)
-    draws, about = fitted(target)
+    draws, about = fitted(target, pf.methods.Transport(), steps=1000)
     start = time.perf_counter()
     nuts = numpyro.infer.MCMC(
         numpyro.infer.NUTS(model),
@@ -125,7 +125,7 @@ def by_pymc():
         level = pymc.Deterministic("level", mean + spread * offset, dims="group")
         pymc.Normal("y", level[group] + slope * x, noise, observed=y)
     target = pf.bridges.from_pymc(model)
-    draws, about = fitted(target)
+    draws, about = fitted(target, pf.methods.Transport(), steps=1000)
     draws = pf.bridges.constrain(target, draws)
     start = time.perf_counter()
     with model:
