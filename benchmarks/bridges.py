@@ -10,10 +10,12 @@ none, and take NUTS of BlackJAX on the same density written with JAX.
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +60,7 @@ def compared(ours, chains):
     }
 
 
-def fitted(target, method=None, **options):
+def fitted(target: Any, method: Any = None, **options: Any) -> Any:
     """A sampler, its draws, and what it cost."""
     start = time.perf_counter()
     fit = pf.fit(jax.random.key(0), target, method, progress=False, **options)
@@ -110,7 +112,7 @@ def by_numpyro():
 
 def by_pymc():
     """Intercepts that vary by group, non-centred."""
-    import pymc
+    pymc: Any = importlib.import_module("pymc")
 
     rng = np.random.default_rng(1)
     group = np.repeat(np.arange(8), 10)
@@ -150,7 +152,7 @@ model {
 
 def by_stan():
     """Eight schools, non-centred; each evaluation is a request to pystan's server."""
-    import stan
+    stan: Any = importlib.import_module("stan")
 
     data = {
         "J": 8,
@@ -186,7 +188,7 @@ def reference_by_blackjax(log_density, dim):
 
 def by_torch():
     """A chain of coupled double wells: the energy of a physicist."""
-    import torch
+    torch: Any = importlib.import_module("torch")
 
     def energy(x):
         ahead = torch.roll(x, -1, dims=-1)
@@ -234,10 +236,10 @@ TOOLS = {
     "torch": by_torch,
     "numpy": by_numpy,
 }
-PACKAGES = {"stan": "pystan"}
+PACKAGES: dict[str, str] = {"stan": "pystan"}
 
 
-def measure(tool):
+def measure(tool: str) -> dict[str, Any]:
     name, draws, chains, about = TOOLS[tool]()
     version = importlib.metadata.version(PACKAGES.get(tool, tool))
     found = compared(draws, chains)
