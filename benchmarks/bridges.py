@@ -86,7 +86,7 @@ def by_numpyro():
     data = rng.normal(size=(120, 5)) @ mix.T
 
     def model(y):
-        scale = numpyro.sample("scale", dist.HalfNormal(2).expand([5]).to_event(1))
+        scale: Any = numpyro.sample("scale", dist.HalfNormal(2).expand([5]).to_event(1))
         factor = numpyro.sample("factor", dist.LKJCholesky(5, 1.0))
         lower = scale[:, None] * factor
         with numpyro.plate("rows", len(y)):
