@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import regression, sizes
+from benchmarks import bridges, regression, sizes
 from benchmarks.render import benchmarks_page, energy_step, verdict_page
 
 ROOT = Path(__file__).parents[1]
@@ -135,3 +135,9 @@ def test_public_functions_are_annotated():
     package = ROOT / "src" / "pushforward"
     functions = sizes.public_functions(package)
     assert not [ast.unparse(f.args) for f in functions if sizes.lacks_annotation(f)]
+
+
+@pytest.mark.once
+def test_the_table_of_the_bridges_is_what_the_file_says():
+    page = bridges.PAGE.read_text("utf-8")
+    assert page == bridges.rendered(page, json.loads(bridges.RESULT.read_text()))

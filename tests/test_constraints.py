@@ -11,7 +11,7 @@ import pytest
 from scipy import special
 
 from pushforward.errors import FileError, UsageError
-from pushforward.targets import Target, constrained
+from pushforward.targets import Target, constrained, constraints
 from pushforward.targets.constraints import KINDS, Constraint
 from pushforward.targets.structure import Structure
 
@@ -25,8 +25,33 @@ SUPPORT = {
     "interval(-1, 3)": lambda x: (x > -1) & (x < 3),
     "ordered": lambda x: np.diff(x, axis=-1) > 0,
     "simplex": lambda x: (x > 0) & (np.abs(x.sum(-1, keepdims=True) - 1) < 1e-12),
+    "zero_sum": lambda x: np.abs(x.sum(-1)) < 1e-12,
+    "unit_vector": lambda x: np.abs((x**2).sum(-1) - 1) < 1e-12,
+    "cholesky_correlation": lambda x: np.abs((x**2).sum(-1) - 1) < 1e-12,
+    "correlation": lambda x: np.linalg.eigvalsh(x) > 0,
+    "cholesky_covariance": lambda x: (
+        (np.triu(x, 1) == 0) & (x * np.eye(4) + 1 - np.eye(4) > 0)
+    ),
+    "covariance": lambda x: np.linalg.eigvalsh(x) > 0,
 }
-texts = pytest.mark.parametrize("text", SUPPORT)
+BOUNDS = {
+    "greater_than([-2, -1, 0, 5])": lambda x: x > np.array([-2, -1, 0, 5]),
+    "interval([-1, 0, 1, 2], 3)": lambda x: (x > np.arange(-1, 3)) & (x < 3),
+}
+MATRICES = ("cholesky_correlation", "correlation", "cholesky_covariance", "covariance")
+texts = pytest.mark.parametrize("text", SUPPORT | BOUNDS)
+
+
+def shape_of(text):
+    return (4, 4) if text in MATRICES else (4,)
+
+
+def chart(text, x):
+    """Numbers that say which value it is, and in which its density is."""
+    if text in MATRICES:
+        diagonal = 0 if "covariance" in text else -1
+        return x[np.tril_indices(4, diagonal)]
+    return x[:-1] if text == "simplex" else x
 
 
 def test_every_kind_is_tested():
@@ -37,25 +62,53 @@ def test_every_kind_is_tested():
 @pytest.mark.once
 @texts
 def test_round_trip_and_log_det(text):
-    constraint = Constraint.parse(text)
-    size = 4
-    free = 2 * np.random.default_rng(0).normal(
-        size=(20, *constraint.free_shape((size,)))
+    constraint, shape = Constraint.parse(text), shape_of(text)
+    # A product of factors loses the digits of what it is made of.
+    wide = 0.7 if text in ("correlation", "covariance") else 2
+    free = wide * np.random.default_rng(0).normal(
+        size=(20, *constraint.free_shape(shape))
     )
 
     @jax.jit
     @jax.vmap
     def everything(u):
         x = constraint.constrain(u)
-        # The simplex is described by all coordinates but its last.
-        jacobian = jax.jacfwd(lambda u: constraint.constrain(u)[: u.shape[0]])(u)
-        return x, constraint.free(x), constraint.log_det(u), jacobian
+        jacobian = jax.jacfwd(lambda u: chart(text, constraint.constrain(u)))(u)
+        inside = constraint.contains(x)
+        return x, constraint.free(x), constraint.log_det(u), jacobian, inside
 
-    x, back, log_det, jacobian = map(np.asarray, everything(jnp.asarray(free)))
-    assert x.shape == (20, size)
-    assert np.all(SUPPORT[text](x))
+    x, back, log_det, jacobian, inside = map(np.asarray, everything(jnp.asarray(free)))
+    assert x.shape == (20, *shape)
+    assert np.all((SUPPORT | BOUNDS)[text](x)) and inside.all()
     np.testing.assert_allclose(back, free, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobian)[1], atol=1e-9)
+    # Of the volume, also where the numbers are more than the free ones.
+    volume = np.log(np.linalg.svd(jacobian, compute_uv=False)).sum(axis=-1)
+    np.testing.assert_allclose(log_det, volume, atol=1e-9)
+
+
+# What takes a value out of its support.
+LEAVE = {
+    "unit_interval": lambda x: x + 1,
+    "simplex": lambda x: x + 0.1,
+    "zero_sum": lambda x: x + 1,
+    "unit_vector": lambda x: 2 * x,
+    "cholesky_correlation": lambda x: x + np.triu(np.ones((4, 4)), 1),
+    "correlation": lambda x: x + np.eye(4),
+    "covariance": lambda x: x + np.tril(np.ones((4, 4)), -1),
+}
+
+
+@texts
+def test_what_is_outside(text):
+    constraint, shape = Constraint.parse(text), shape_of(text)
+    u = 0.3 * np.random.default_rng(1).normal(size=constraint.free_shape(shape))
+    x = np.asarray(jax.jit(constraint.constrain)(jnp.asarray(u, float)))
+    out = LEAVE.get(text, lambda x: -x + (10 if text.startswith("less") else -10))(x)
+    if text == "real":
+        out = x * np.nan
+    inside = jax.jit(constraint.contains)
+    found = [bool(inside(jnp.asarray(a, float))) for a in (x, out)]
+    assert found == [True, False]
 
 
 @texts
@@ -67,7 +120,7 @@ def test_far_out_in_32_bit(text):
     def everything(u):
         return constraint.constrain(u), jax.value_and_grad(constraint.log_det)(u)
 
-    u = np.ones((2, *constraint.free_shape((4,))), np.float32)
+    u = np.ones((2, *constraint.free_shape(shape_of(text))), np.float32)
     for value in jax.tree.leaves(everything(30 * u * np.float32([[1], [-1]]))):
         assert np.isfinite(value).all()
 
@@ -108,6 +161,32 @@ class TestNormaliser:
             lambda p: log_density(p["t"]), {"t": text}, example={"t": 0.5}
         )
         assert self.mass(target) == pytest.approx(normaliser, rel=1e-9)
+
+    def test_of_a_correlation(self):
+        # The LKJ density of two variables: (1 - r^2)^(c - 1), on R and on its factor.
+        exact = special.beta(1.7, 1.7) * 2 ** (2 * 1.7 - 1)
+        whole = constrained(
+            lambda p: 0.7 * jnp.log(1 - p["R"][1, 0] ** 2),
+            {"R": "correlation"},
+            example={"R": np.eye(2)},
+        )
+        assert self.mass(whole) == pytest.approx(exact, rel=1e-9)
+        factor = constrained(
+            lambda p: 1.4 * jnp.log(p["L"][1, 1]),
+            {"L": "cholesky_correlation"},
+            example={"L": np.eye(2)},
+        )
+        assert self.mass(factor) == pytest.approx(exact, rel=1e-9)
+
+    def test_of_a_circle(self):
+        # The von Mises density: 2 pi I_0(c).
+        target = constrained(
+            lambda p: 1.3 * p["x"][0] + 0.4 * p["x"][1],
+            {"x": "unit_vector"},
+            example={"x": np.ones(2)},
+        )
+        exact = 2 * np.pi * special.i0(np.hypot(1.3, 0.4))
+        assert self.mass(target) == pytest.approx(exact, rel=1e-9)
 
     def test_of_a_simplex(self):
         # A Dirichlet of two weights, on the first of them.
@@ -153,6 +232,21 @@ class TestParse:
         constraint = Constraint.parse(text)
         assert Constraint.parse(str(constraint)) == constraint
 
+    def test_bounds_of_each_number(self):
+        lower, upper = np.array([[0, 1], [2, 1 / 3]]), jnp.asarray([[1.0, 2.0]] * 2) + 2
+        constraint = constraints.interval(lower, upper)
+        assert Constraint.parse(str(constraint)) == constraint
+        assert hash(constraint) == hash(Constraint.parse(str(constraint)))
+        target = Target(
+            lambda p: 0.0, example={"x": lower}, constraints={"x": constraint}
+        )
+        x = target.structure.unflatten(jnp.zeros(4))["x"]
+        np.testing.assert_allclose(x, (lower + np.asarray(upper)) / 2, rtol=1e-6)
+        with pytest.raises(UsageError, match=r"bounds of the shape \(2, 2\), and the"):
+            Target(jnp.sum, dim=2, constraints=constraint)
+        with pytest.raises(UsageError, match="must be numbers or arrays of them"):
+            constraints.greater_than(["low"])
+
     def test_numbers_survive(self):
         constraint = Constraint("interval", (1 / 3, 1e22))
         assert Constraint.parse(str(constraint)) == constraint
@@ -179,6 +273,15 @@ class TestParse:
             ("greater_than(1,)", "greater_than(bound)"),
             ("less_than()", "less_than(bound)"),
             ("positive(1)", "positive"),
+            ("interval([0, 1], [1, 1])", "interval(lower, upper) with lower < upper"),
+            (
+                "interval([0, 1], [2, 3, 4])",
+                "interval(lower, upper) with lower < upper",
+            ),
+            ("greater_than([0, [1]])", "greater_than(bound)"),
+            ("greater_than([])", "greater_than(bound)"),
+            ("greater_than([NaN])", "greater_than(bound)"),
+            ("less_than([__import__])", "less_than(bound)"),
         ],
     )
     def test_wrong_numbers_get_the_right_form(self, text, shape):
@@ -200,7 +303,16 @@ class TestParse:
         with pytest.raises(UsageError, match=r"it has \['group\.tau', 'mu'\]"):
             constrained(jnp.sum, {"xyz": "positive"}, example=example)
 
-    @pytest.mark.parametrize("text", ["simplex", "ordered"])
+    @pytest.mark.parametrize(
+        "value", [1.0, np.ones(3), np.ones((2, 3)), np.ones((1, 1))]
+    )
+    def test_matrices_are_square(self, value):
+        with pytest.raises(
+            UsageError, match=r"'correlation' on 'w' needs a square mat"
+        ):
+            constrained(jnp.sum, {"w": "correlation"}, example={"w": value})
+
+    @pytest.mark.parametrize("text", ["simplex", "ordered", "zero_sum", "unit_vector"])
     @pytest.mark.parametrize("value", [1.0, np.ones(1), np.ones((3, 1))])
     def test_vectors_need_two_numbers(self, text, value):
         with pytest.raises(UsageError, match=f"'{text}' on 'w' needs a vector of at"):

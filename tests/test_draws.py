@@ -15,8 +15,13 @@ import numpy as np
 import pytest
 
 from pushforward import draws as files_of_draws
-from pushforward import sampler
-from pushforward.errors import DamageWarning, FileError, UsageError
+from pushforward import read_draws, sampler
+from pushforward.errors import (
+    DamageWarning,
+    FileError,
+    MissingDependencyError,
+    UsageError,
+)
 from pushforward.networks import AffineMap
 from pushforward.sampler import Sampler
 from pushforward.targets import constrained
@@ -118,7 +123,7 @@ def test_no_draws_at_all(suffix, tmp_path):
 
 @pytest.mark.parametrize("name", ["draws.txt", "draws", "draws.npy.gz"])
 def test_unknown_suffix(name, tmp_path):
-    with pytest.raises(UsageError, match=r"written as \.npy, \.npz or \.csv, and '.*'"):
+    with pytest.raises(UsageError, match=r"written as \.npy, .* or \.zarr, and '.*'"):
         make(TREE).stream(KEY, 10, tmp_path / name)
     assert not list(tmp_path.iterdir())
 
@@ -163,7 +168,7 @@ def test_a_full_disk_loses_and_leaves_nothing(suffix, tmp_path, monkeypatch):
         return on_full_disk(handle, "r+b")
 
     monkeypatch.setattr("pushforward._files.os.fdopen", on_full_disk)
-    monkeypatch.setattr("pushforward.draws.tempfile.TemporaryFile", part)
+    monkeypatch.setattr("pushforward.draws.write.tempfile.TemporaryFile", part)
     with pytest.raises(FileError, match=r"The disk is full: .* is untouched"):
         make(TREE).stream(KEY, N, path)
     assert written > 100_000
@@ -229,7 +234,7 @@ def test_a_number_is_no_key(tmp_path):
 
 def test_progress_without_a_terminal_is_plain_lines(tmp_path, monkeypatch, capsys):
     ticks = iter(range(0, 1000, 6))
-    monkeypatch.setattr("pushforward.draws.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("pushforward.draws.write.time.monotonic", lambda: next(ticks))
     ours = make(Structure.vector(2))
     ours.stream(KEY, N, tmp_path / "draws.npy", progress=True)
     captured = capsys.readouterr()
@@ -272,3 +277,90 @@ def test_memory_does_not_grow_with_the_draws(tmp_path):
     # The table alone is 16 MB; a list of its blocks would be as much again.
     assert after - before < 8e6
     assert after < 1.5e9
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_draws_are_read_again_as_they_were(any_sampler, suffix, tmp_path):
+    path = any_sampler.stream(KEY, 20, tmp_path / f"draws{suffix}")
+    draws = any_sampler.sample(KEY, 20)
+    again = read_draws(path, like=any_sampler)
+    assert jax.tree.structure(again) == jax.tree.structure(draws)
+    jax.tree.map(np.testing.assert_array_equal, again, draws)
+    none = any_sampler.stream(KEY, 0, tmp_path / f"none{suffix}")
+    assert {len(a) for a in jax.tree.leaves(read_draws(none, like=any_sampler))} == {0}
+
+
+def test_draws_are_read_without_their_sampler(tmp_path):
+    tree, vector = make(TREE), make(Structure.vector(3))
+    named = make(Structure.vector(2, ("alpha", "beta")))
+    for suffix in (".npz", ".csv"):
+        read = read_draws(tree.stream(KEY, 9, tmp_path / f"tree{suffix}"))
+        shapes = {name: value.shape for name, value in read.items()}
+        assert shapes == {"group.theta": (9, 2, 2), "tau": (9,), "w": (9, 3)}
+        np.testing.assert_array_equal(
+            read["group.theta"], tree.sample(KEY, 9)["group"]["theta"]
+        )
+        path = vector.stream(KEY, 9, tmp_path / f"vector{suffix}")
+        np.testing.assert_array_equal(read_draws(path), vector.sample(KEY, 9))
+    columns = read_draws(named.stream(KEY, 9, tmp_path / "named.csv"))
+    np.testing.assert_array_equal(columns["beta"], named.sample(KEY, 9)[:, 1])
+
+
+def test_files_that_are_no_draws(tmp_path):
+    path = make(TREE).stream(KEY, 9, tmp_path / "a.npy")
+    other = make(Structure.vector(3))
+    with pytest.raises(FileError, match=r"a table of the shape \(9, 8\), and not draw"):
+        read_draws(path, like=other)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(FileError, match="bytes are too few"):
+        read_draws(path)
+    # A file that claims more than any memory holds.
+    path.write_bytes(whole.replace(b"(9, 8)", b"(9000000000, 8)".ljust(15)))
+    with pytest.raises(FileError, match="is damaged"):
+        read_draws(path)
+    for suffix in (".npz", ".csv", ".npy"):
+        file = (tmp_path / f"b{suffix}").resolve()
+        file.write_bytes(b"\0nothing of the kind")
+        with pytest.raises(FileError, match="is damaged, or is no file of draws"):
+            read_draws(file)
+    (tmp_path / "c.csv").write_text('"t[0]","t[2]"\n1,2\n')
+    with pytest.raises(FileError, match="columns of 't' are missing"):
+        read_draws(tmp_path / "c.csv")
+    np.save(tmp_path / "d.npy", np.array(["text"]))
+    with pytest.raises(FileError, match="not numbers"):
+        read_draws(tmp_path / "d.npy")
+    with pytest.raises(FileError, match="There is no file"):
+        read_draws(tmp_path / "none.npz")
+    with pytest.raises(UsageError, match=r"from \.npy, .* or \.zarr, and"):
+        read_draws(tmp_path / "draws.txt")
+
+
+PACKAGES = {".h5": "h5py", ".parquet": "pyarrow", ".zarr": "zarr"}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("suffix", PACKAGES)
+def test_formats_of_other_libraries(any_sampler, suffix, tmp_path):
+    pytest.importorskip(PACKAGES[suffix])
+    path = any_sampler.stream(KEY, N, tmp_path / f"draws{suffix}")
+    assert list(tmp_path.iterdir()) == [path]
+    draws = any_sampler.sample(KEY, N)
+    again = read_draws(path, like=any_sampler)
+    jax.tree.map(np.testing.assert_array_equal, again, draws)
+    if suffix == ".zarr":
+        with pytest.raises(FileError, match="There is something at"):
+            any_sampler.stream(KEY, 3, path)
+        return
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(FileError, match="is damaged"):
+        read_draws(path)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("suffix", PACKAGES)
+def test_formats_whose_library_is_missing(suffix, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, PACKAGES[suffix], None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'pushforward\["):
+        make(TREE).stream(KEY, 3, tmp_path / f"draws{suffix}")
+    assert not list(tmp_path.iterdir())

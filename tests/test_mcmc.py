@@ -108,3 +108,75 @@ def test_nuts_has_the_moments_of_a_gaussian():
     # 2000 draws worth at least 400: five standard errors of .05.
     np.testing.assert_allclose(draws.mean(axis=0), 2.0, atol=0.25)
     assert int(run.leapfrogs) > 0 and int(run.divergences) == 0
+
+
+class Wide:
+    """A normal of twice the spread over a dict, which is no sampler of ours."""
+
+    def sample_and_log_prob(self, key, shape):
+        x = 2 * jax.random.normal(key, (*shape, 2))
+        return {"x": x}, self.log_prob({"x": x})
+
+    def log_prob(self, x):
+        return jnp.sum(jax.scipy.stats.norm.logpdf(x["x"], scale=2.0), axis=-1)
+
+
+TWO = jnp.zeros(2)
+NORMAL = pf.Target(lambda p: -0.5 * jnp.sum(p["x"] ** 2), example={"x": TWO})
+
+
+@pytest.mark.once
+def test_proposals_of_a_distribution_give_exact_draws():
+    start, _ = Wide().sample_and_log_prob(jax.random.key(0), (4000,))
+    found = pf.refine(jax.random.key(1), NORMAL, start, 30, proposal=Wide())
+    x = np.asarray(found.draws["x"])
+    # 4,000 independent draws: four standard errors of a mean, and of a variance.
+    assert np.abs(x.mean(axis=0)).max() < 4 / 4000**0.5
+    assert np.abs(x.var(axis=0) - 1).max() < 4 * (2 / 4000) ** 0.5
+    # (1 - .4)^30 of the chains would never move, if all moved alike.
+    assert float(found.stuck) < 1e-3 and found.evaluations == 4000 * 31
+    # From where they are now E[min(1, w'/w)] is 2 / (1 + 4), by the spreads 1 and 2.
+    found = pf.refine(jax.random.key(2), NORMAL, found.draws, 30, proposal=Wide())
+    assert float(found.acceptance) == pytest.approx(0.4, abs=0.01)
+    assert 1 <= float(found.rhat) < 1.25
+
+
+@pytest.mark.once
+def test_a_proposal_that_is_the_target_is_always_accepted():
+    """Constrained too: the density that counts is one of the user's parameters."""
+    target = pf.Target(
+        lambda p: -p["rate"], example={"rate": 1.0}, constraints={"rate": "positive"}
+    )
+
+    class Exponential:
+        def sample_and_log_prob(self, key, shape):
+            rate = jax.random.exponential(key, shape)
+            return {"rate": rate}, -rate
+
+        def log_prob(self, x):
+            return -x["rate"]
+
+    exact, _ = Exponential().sample_and_log_prob(jax.random.key(0), (500,))
+    found = pf.refine(jax.random.key(1), target, exact, 20, proposal=Exponential())
+    assert float(found.acceptance) > 0.999
+    # Independent draws of 10 points to a half: R-hat is 1 up to its noise.
+    assert float(found.rhat) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.once
+def test_a_proposal_needs_a_density_of_the_same_parameters():
+    draws = NORMAL.structure.unflatten(TWO)
+    draws = jax.tree.map(lambda a: jnp.tile(a, (9, 1)), draws)
+
+    def refined(proposal, steps=4):
+        pf.refine(jax.random.key(0), NORMAL, draws, steps, proposal=proposal)
+
+    sampler = pf.Sampler.from_network(pf.networks.AffineMap(2), noise_scale=0.1)
+    with pytest.raises(UsageError, match=r"this one adds\s+noise"):
+        refined(sampler)
+    with pytest.raises(UsageError, match="other parameters"):
+        refined(pf.Sampler.from_network(pf.networks.AffineMap(2)))
+    with pytest.raises(UsageError, match="and a dict has not"):
+        refined({})
+    with pytest.raises(UsageError, match="steps must be a whole number of at least 4"):
+        refined(Wide(), steps=3)

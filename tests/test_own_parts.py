@@ -14,6 +14,9 @@ import pytest
 
 import pushforward as pf
 from pushforward.errors import FileError, UsageError
+from pushforward.mcmc import Initialisation
+from pushforward.targets.base import VarianceReduction
+from pushforward.targets.preconditioner import Preconditioner
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_objective.py"
 DONUT = pf.targets.get("donut")
@@ -240,3 +243,37 @@ def test_what_is_said_of_steps_that_train_the_second_network_alone():
     assert "The first 20 steps" in pf.methods.DFT().remark(600, 20)
     assert pf.methods.DFT(score_warmup=0).remark(600, 600) == ""
     assert pf.methods.KSD().remark(600, 600) == ""
+
+
+GAUSSIAN = pf.methods.Gaussian(optimiser=1e-9, whiten=False, particles=16)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    network = pf.networks.AffineMap(2)
+    network = eqx.tree_at(lambda n: n.mean, network, jnp.array([0.3, -0.2]))
+    coordinates = Preconditioner.affine(jnp.ones(2), jnp.diag(jnp.array([2.0, 0.5])))
+    return pf.Sampler.from_network(network, preconditioner=coordinates)
+
+
+def test_a_warm_start_goes_on_from_a_sampler(trained):
+    method = GAUSSIAN.warm_started(trained).resolve(DONUT)
+    started = method.sampler(DONUT, method.init(KEY, DONUT, jnp.asarray(1, jnp.int32)))
+    np.testing.assert_array_equal(started.sample(KEY, 9), trained.sample(KEY, 9))
+    described = method.describe()
+    assert described["training"]["coordinates"]["factor"] == {"array": [2, 2]}
+    json.dumps(described)
+    # Exploration still looks at the target; its particles come in these coordinates.
+    found = Initialisation(
+        Preconditioner.affine(jnp.array([1.0, 2.0]), 3 * jnp.eye(2)),
+        jnp.array([[0.5, -1.0]]),
+        VarianceReduction(),
+        jnp.asarray(7, jnp.int32),
+    ).seen_in(trained.preconditioner)
+    np.testing.assert_allclose(found.particles, [[0.75, -4.0]], rtol=1e-6)
+
+
+def test_a_warm_start_needs_a_sampler_of_the_same_parameters(trained):
+    target = pf.targets.get("eight_schools_centred")
+    with pytest.raises(UsageError, match="takes a sampler of them"):
+        pf.fit(KEY, target, GAUSSIAN, steps=1, warm_start=trained)

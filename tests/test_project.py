@@ -27,6 +27,7 @@ ROOMS = (
     "objectives",
     "draws",
     "sampler",
+    "numpy_reader",
     "mcmc",
     "diagnostics",
     "methods",

@@ -1,5 +1,11 @@
 """A sampler is a distribution: draws, densities, and what JAX does with them."""
 
+import collections
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +14,7 @@ import pytest
 
 import pushforward as pf
 from pushforward import sampler as module
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError, MissingDependencyError, UsageError
 from pushforward.networks import (
     MLP,
     AffineMap,
@@ -446,3 +452,54 @@ class TestMaking:
             assert 1 <= len(text.splitlines()) <= 3
             assert len(text) < 400
         assert "AffineMap" in text and "density not known" in text
+
+
+_CALL = """
+import sys, jax, numpy as np
+assert "pushforward" not in sys.modules
+program = jax.export.deserialize(open("s.jaxexport", "rb").read())
+key = jax.random.key_data(jax.random.key(5))
+draws, log_p = program.call(key, jax.numpy.arange(40, dtype="uint32"))
+np.savez("draws.npz", tau=draws["tau"], w=draws["w"][0], log_p=log_p)
+assert "pushforward" not in sys.modules
+"""
+
+
+@pytest.mark.once
+def test_an_export_without_flatbuffers(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)
+    ours = pf.Sampler(AffineMap(1), preconditioner(1), Structure.vector(1))
+    with pytest.raises(MissingDependencyError, match=r"pushforward\[export\]"):
+        ours.export(tmp_path / "s.jaxexport")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.once
+def test_an_exported_program_needs_jax_alone(tmp_path):
+    flatbuffers = pytest.importorskip("flatbuffers")
+    structure = Structure.of(
+        {"tau": 1.0, "w": [np.ones(3) / 3]}, {"tau": "positive", "w.0": "simplex"}
+    )
+    ours = pf.Sampler(mixture(3), preconditioner(3), structure)
+    ours.export(tmp_path / "s.jaxexport", log_prob=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import jax.export" + _CALL],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(flatbuffers.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    draws, log_p = ours.sample_and_log_prob(jax.random.key(5), 40)
+    with np.load(tmp_path / "draws.npz") as there:
+        np.testing.assert_allclose(there["tau"], draws["tau"], rtol=1e-5)
+        np.testing.assert_allclose(there["w"], draws["w"][0], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(there["log_p"], log_p, rtol=1e-4, atol=1e-4)
+    module = pf.Sampler(
+        AffineMap(1), preconditioner(1), Structure.of(collections.OrderedDict(a=1.0))
+    )
+    with pytest.raises(UsageError, match="a tree of your own classes"):
+        module.export(tmp_path / "t.jaxexport")
+    assert not (tmp_path / "t.jaxexport").exists()

@@ -185,3 +185,37 @@ def test_what_cannot_be_weighed():
         pf.weigh(KEY, pf.Target(lambda x: jnp.nan * jnp.sum(x), dim=2), plain)
     with pytest.raises(UsageError, match="0 at every draw"):
         pf.weigh(KEY, pf.Target(lambda x: -jnp.inf + 0 * jnp.sum(x), dim=2), plain)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("precision", [1.5, 4.0])
+def test_bridge_sampling_knows_the_normaliser(precision):
+    """From draws of a normal and of a wider one, whose normalisers are known."""
+    target = normal(precision)
+    sampler = sampler_of(networks.AffineMap(2))
+    exact = np.log(2 * np.pi / precision)
+    draws = jax.random.normal(jax.random.key(5), (4000, 2)) / precision**0.5
+    found = pf.diagnostics.bridge(KEY, target, sampler, draws)
+    assert abs(found.log_normaliser - exact) < 4 * found.log_normaliser_se
+    assert 0 < found.log_normaliser_se < 0.05 and 0 < found.overlap < 1
+
+
+@pytest.mark.once
+def test_the_error_of_a_bridge_is_that_of_its_estimates():
+    """Over many repeats the estimates scatter as much as each of them says."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(200):
+        # log q - log p of normals of precision 2 and 1 in one dimension, no constant.
+        p, q = rng.normal(size=300), rng.normal(size=600) / 2**0.5
+        found.append(pf.diagnostics.bridge_of(-0.5 * p**2, -0.5 * q**2))
+    estimates = np.array([each.log_normaliser for each in found])
+    errors = np.array([each.log_normaliser_se for each in found])
+    # The sd of an sd of 200 numbers is 5 %; the mean has a tenth of that noise.
+    assert estimates.std() / errors.mean() == pytest.approx(1, abs=0.2)
+    exact = np.log(1 / 2**0.5)
+    assert abs(estimates.mean() - exact) < 4 * errors.mean() / 200**0.5
+    # The same distribution on both sides: there is nothing to be told apart.
+    same = pf.diagnostics.bridge_of(np.full(100, 2.5), np.full(100, 2.5))
+    assert same.log_normaliser == pytest.approx(2.5) and same.overlap == 1
+    with pytest.raises(UsageError, match="do not meet anywhere"):
+        pf.diagnostics.bridge_of(np.full(100, -np.inf), np.full(100, 1.0))

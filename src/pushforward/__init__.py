@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from pushforward._cache import cache_programs
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
+    from pushforward.draws import read_draws
     from pushforward.mcmc import Exploration, explore, refine
     from pushforward.reporting import plot, report
     from pushforward.sampler import Sampler, load, load_network, save_network
@@ -34,10 +35,21 @@ if TYPE_CHECKING:
         constrained,
         constraints,
     )
-    from pushforward.training import Event, Fit, Status, Trained, fit, fit_many, train
+    from pushforward.training import (
+        Calibration,
+        Event,
+        Fit,
+        Status,
+        Trained,
+        calibrate,
+        fit,
+        fit_many,
+        train,
+    )
 
 __all__ = [
     "AbstractTarget",
+    "Calibration",
     "Event",
     "Exploration",
     "Fit",
@@ -53,6 +65,7 @@ __all__ = [
     "__version__",
     "bridges",
     "cache_programs",
+    "calibrate",
     "check",
     "constrained",
     "constraints",
@@ -68,6 +81,7 @@ __all__ = [
     "networks",
     "objectives",
     "plot",
+    "read_draws",
     "refine",
     "report",
     "save_network",
@@ -88,6 +102,7 @@ _ROOMS = (
 )
 _HOME = {
     "AbstractTarget": "targets",
+    "Calibration": "training",
     "Event": "training",
     "Exploration": "mcmc",
     "Fit": "training",
@@ -101,6 +116,7 @@ _HOME = {
     "Trained": "training",
     "Verdict": "diagnostics",
     "cache_programs": "_cache",
+    "calibrate": "training",
     "check": "diagnostics",
     "constrained": "targets",
     "constraints": "targets",
@@ -110,6 +126,7 @@ _HOME = {
     "load": "sampler",
     "load_network": "sampler",
     "plot": "reporting",
+    "read_draws": "draws",
     "refine": "mcmc",
     "report": "reporting",
     "save_network": "sampler",

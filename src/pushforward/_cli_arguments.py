@@ -85,7 +85,7 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Draw from a trained sampler into a .npy, .npz or .csv file."""
+    """Draw from a trained sampler into .npy, .npz, .csv, .h5, .parquet or .zarr."""
 
     run: Run
     """A run directory, or a file that a sampler was saved to."""

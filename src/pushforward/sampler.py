@@ -17,6 +17,7 @@ from typing import (
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -28,7 +29,7 @@ from pushforward._precision import NETWORK_DTYPE, narrow, widen
 from pushforward._text import shown
 from pushforward._validate import finite, whole_number
 from pushforward.draws import write_draws
-from pushforward.errors import FileError, UsageError
+from pushforward.errors import FileError, MissingDependencyError, UsageError
 from pushforward.networks import (
     AbstractDensityNetwork,
     AbstractNetwork,
@@ -49,6 +50,9 @@ MOST = 2**32
 # In more dimensions the identity is written out, a matrix of so many rows: a small file
 # must not claim a large one.
 IDENTITY = 8192
+
+# What exported programs run on.
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 Shape = int | tuple[int, ...]
 
@@ -110,7 +114,9 @@ class Sampler(eqx.Module):
 
     Densities are with respect to the Lebesgue measure of the parameters as the user
     writes them, constraints and all. For a simplex it is that of all its numbers but
-    the last, and for an ordered vector that of its numbers.
+    the last, and for an ordered vector that of its numbers. For matrices it is that of
+    the numbers below the diagonal (and on it, for covariances); for vectors whose sum
+    is 0, or whose length is 1, it is the area of the plane or the sphere.
 
     Attributes:
         network: from latent numbers to preconditioned coordinates.
@@ -351,11 +357,11 @@ class Sampler(eqx.Module):
     def stream(
         self, key: PRNGKeyArray, n: int, path: str | Path, *, progress: bool = False
     ) -> Path:
-        """Writes the draws of `sample(key, n)` to `.npy`, `.npz` or `.csv`.
+        """Writes the draws of `sample(key, n)` to a file, in the format of its ending.
 
         Memory does not grow with `n`. The file appears under its name only when it is
-        complete. An `.npz` file has an array per leaf of the tree; the others hold one
-        table, the columns in the order of `column_names`.
+        complete. `.npz`, `.h5` and `.zarr` have an array per leaf of the tree; `.npy`,
+        `.csv` and `.parquet` hold one table. `pushforward.read_draws` reads them all.
 
         Args:
             key: random key.
@@ -368,6 +374,56 @@ class Sampler(eqx.Module):
         """
         batches = self.iter_batches(key, n)
         return write_draws(Path(path), self.structure, n, batches, progress=progress)
+
+    def export(self, path: str | Path, *, log_prob: bool = False) -> Path:
+        """Writes the sampler as a program that needs JAX (and flatbuffers) alone.
+
+        Where pushforward is not installed:
+
+            program = jax.export.deserialize(open(path, "rb").read())
+            numbers = jax.numpy.arange(1000, dtype="uint32")
+            draws = program.call(jax.random.key_data(key), numbers)
+
+        gives `sample(key, 1000)`. Draws that are not wanted are left out: other numbers
+        are other draws of the same key. It runs on CPUs, GPUs and TPUs.
+
+        Args:
+            path: the file.
+            log_prob: the program returns `(draws, log_prob)`, as `sample_and_log_prob`
+                does.
+
+        Returns:
+            `path`.
+        """
+        path = Path(path)
+        if log_prob:
+            self._require_density("export(log_prob=True)")
+        if self.structure.to_json()["tree"] is None:
+            raise UsageError(
+                "The parameters are a tree of your own classes, which an exported "
+                "program cannot hold; export sampler.unconstrained()."
+            )
+        draw = self._draw_with_log_prob if log_prob else self._draw
+
+        def program(key_data, numbers):
+            key = jax.random.wrap_key_data(key_data)
+            return jax.vmap(lambda i: draw(key, i))(numbers)
+
+        key_data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        (n,) = jax.export.symbolic_shape("n")
+        numbers = jax.ShapeDtypeStruct((n,), jnp.uint32)
+        exported = jax.export.export(jax.jit(program), platforms=_PLATFORMS)(
+            key_data, numbers
+        )
+        try:
+            data = bytes(exported.serialize())
+        except ImportError as error:
+            raise MissingDependencyError(
+                "export needs the package flatbuffers, as does the program that reads "
+                "the file; install it with pip install 'pushforward[export]'."
+            ) from error
+        _files.write_bytes(path, data)
+        return path
 
     def arrays(self) -> dict[str, Any]:
         """Every array, by its name in a file."""

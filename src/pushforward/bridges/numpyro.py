@@ -1,8 +1,10 @@
 """From a NumPyro model to a target."""
 
+import contextlib
 import functools
+import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -12,8 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pushforward import _user_errors
+from pushforward.bridges.numpyro_supports import is_sphere, moves, structure_of
 from pushforward.errors import MissingDependencyError, UsageError
-from pushforward.targets import Target
+from pushforward.targets import AbstractTarget, MinibatchTarget, Target
+from pushforward.targets.structure import Structure
 
 Model = Callable[..., Any]
 # What a model did when it was run: its sites, as NumPyro describes them, by name.
@@ -42,12 +46,22 @@ class _Joint(eqx.Module):
         return _log_joint(self.model, self.args, self.kwargs, sites)
 
 
-def from_numpyro(model: Model, *args: Any, **kwargs: Any) -> Target:
+def from_numpyro(model: Model, *args: Any, **kwargs: Any) -> AbstractTarget:
     """The posterior of a NumPyro model, given its arguments.
 
     Every site that is sampled and not observed becomes a parameter under its own name,
     constrained to its support. Draws come back as a dict of sites, which
-    `numpyro.infer.Predictive` takes as it is.
+    `numpyro.infer.Predictive` takes as it is; it computes deterministic sites too.
+
+    Supports that have a name in `pushforward.constraints` have that constraint. Where a
+    support has none, or depends on other sites, NumPyro's bijectors place the sites; a
+    sampler of such a model is loaded with `load(path, like=target)`.
+
+    A plate with a `subsample_size` makes a `MinibatchTarget`: the model must take its
+    data by the plate's indices, or by `numpyro.subsample`.
+
+    Discrete sites with finitely many values are summed over, where the package funsor
+    is installed.
 
     Args:
         model: the model, with its effect handlers if there are any.
@@ -63,10 +77,21 @@ def from_numpyro(model: Model, *args: Any, **kwargs: Any) -> Target:
     traces = [_trace(model, args, kwargs, seed) for seed in (0, 1)]
     _check_observed(traces[0])
     sites = _latent_sites(*traces)
-    example = {name: np.zeros(np.shape(site["value"])) for name, site in sites.items()}
-    constraints = {name: _constraint(name, site) for name, site in sites.items()}
-    joint = _joint(model, args, kwargs, {k: s["value"] for k, s in sites.items()})
-    return Target(joint, example=example, constraints=constraints)
+    discrete = {n for n, s in sites.items() if s["fn"].support.is_discrete}
+    sites = {n: s for n, s in sites.items() if n not in discrete}
+    if not sites:
+        raise _discrete_alone(*discrete)
+    moving = {n for n, s in sites.items() if moves(s, traces[1][n])}
+    structure = structure_of(sites, moving, _runner(model, args, kwargs))
+    values = {k: s["value"] for k, s in sites.items()}
+    if (plate := _subsampled(traces[0])) is not None:
+        if discrete:
+            raise _discrete_alone(*discrete)
+        return _minibatches(model, args, kwargs, plate, traces[0], structure, values)
+    if discrete:
+        model = _enumerated(model, traces[0], discrete)
+    joint = _joint(model, args, kwargs, values)
+    return Target(joint, example=structure)
 
 
 def _require() -> None:
@@ -79,13 +104,39 @@ def _require() -> None:
         ) from error
 
 
+@contextlib.contextmanager
+def _as_numpyro_has_it() -> Iterator[None]:
+    """NumPyro mixes types and ranks, which a program in strict mode refuses."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 def _log_joint(model: Model, args: tuple, kwargs: dict, sites: dict[str, Array]):
     from numpyro.infer.util import log_density
 
-    # NumPyro mixes types and ranks, which a program in strict mode refuses.
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        value, _ = log_density(model, args, kwargs, sites)
+    with _as_numpyro_has_it():
+        if isinstance(model, _Enumerated):
+            value = model.log_density(args, kwargs, sites)
+        else:
+            value, _ = log_density(model, args, kwargs, sites)
     return jnp.asarray(value, float)
+
+
+def _runner(model: Model, args: tuple, kwargs: dict) -> Callable:
+    """Runs the model with a function that gives its sites their values."""
+
+    def run(place: Callable[[dict[str, Any]], Any]) -> Any:
+        from numpyro import handlers
+
+        def of_samples(site):
+            return place(site) if site["type"] == "sample" else None
+
+        seeded = handlers.seed(model, 0)
+        with _as_numpyro_has_it():
+            placed = handlers.substitute(seeded, substitute_fn=of_samples)
+            return handlers.trace(placed).get_trace(*args, **kwargs)
+
+    return run
 
 
 def _joint(model: Model, args: tuple, kwargs: dict, sites: dict[str, Array]):
@@ -146,13 +197,6 @@ def _check_observed(trace: Trace) -> None:
 def _latent_sites(first: Trace, second: Trace) -> dict[str, dict[str, Any]]:
     """The sites to draw, each as NumPyro describes it; refuses what cannot be drawn."""
     for name, site in first.items():
-        size, subsample = site["args"] if site["type"] == "plate" else (0, None)
-        if subsample is not None and subsample < size:
-            raise UsageError(
-                f"The plate {name!r} of the model takes {subsample} of its {size} "
-                "elements at random: leave out subsample_size, or use a "
-                "MinibatchTarget."
-            )
         if site["type"] == "param":
             raise UsageError(
                 f"The model has the parameter {name!r}, which is not drawn: give it a "
@@ -168,11 +212,6 @@ def _latent_sites(first: Trace, second: Trace) -> dict[str, dict[str, Any]]:
                 f"The site {name!r} is not always there, or not always of one shape: "
                 "the model must have the same sites in every run."
             )
-        if not site["fn"].support.is_discrete and _bounds(there) != _bounds(site):
-            raise UsageError(
-                f"The bounds of {name!r} depend on what is sampled before: sample it "
-                "between fixed bounds, and scale it in the model."
-            )
     return sites
 
 
@@ -185,70 +224,187 @@ def _trace(model: Model, args: tuple, kwargs: dict, seed: int) -> Trace:
     from numpyro import handlers
     from numpyro.infer import init_to_uniform
 
+    uniform: Any = init_to_uniform()
+
+    def start(site):
+        # NumPyro has no starting points on a sphere, but for all other supports.
+        on_sphere = site["type"] == "sample" and is_sphere(site)
+        return None if on_sphere else uniform(site)
+
     # Improper priors cannot be sampled: sites start where NumPyro would start them.
     seeded = handlers.seed(model, seed)
-    started = handlers.substitute(seeded, substitute_fn=init_to_uniform())
+    started = handlers.substitute(seeded, substitute_fn=start)
     try:
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        with _as_numpyro_has_it():
             return handlers.trace(started).get_trace(*args, **kwargs)
     except Exception as error:
         raise _user_errors.density_error("Your model", error) from error
 
 
-def _bounds(site: dict[str, Any]) -> list[list[float]]:
-    """The numbers in a site's support, without repetitions."""
-    support = _base(site["fn"].support)
-    found = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
-    return [np.unique(np.asarray(b, float)).tolist() for b in found if b is not None]
+class _Enumerated:
+    """A model whose discrete sites are summed over."""
+
+    def __init__(self, model: Model, first_free: int):
+        self.model, self.first_free = model, first_free
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model itself."""
+        return self.model(*args, **kwargs)
+
+    def log_density(self, args: tuple, kwargs: dict, sites: dict[str, Array]):
+        """The log density of the other sites and the data."""
+        from numpyro.contrib.funsor import config_enumerate, enum
+        from numpyro.contrib.funsor.infer_util import log_density
+
+        model = enum(config_enumerate(self.model), self.first_free)
+        return log_density(model, args, kwargs, sites)[0]
 
 
-def _base(support: Any) -> Any:
-    """The constraint on one element (or vector) of a site."""
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support
+def _enumerated(model: Model, trace: Trace, discrete: set[str]) -> _Enumerated:
+    for name in discrete:
+        if not trace[name]["fn"].has_enumerate_support:
+            raise _discrete_alone(name)
+    try:
+        importlib.import_module("funsor")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"The site {min(discrete)!r} is discrete, and only real numbers can be "
+            "drawn by a network: install funsor (pip install funsor), with which "
+            "from_numpyro sums over its values, or sum over them in the model (as "
+            "numpyro.distributions.MixtureSameFamily does)."
+        ) from error
+    frames = [f for s in trace.values() for f in s.get("cond_indep_stack") or ()]
+    return _Enumerated(model, -1 - max((-f.dim for f in frames), default=0))
 
 
-def _constraint(name: str, site: dict[str, Any]) -> str:
-    """Our name for a site's support."""
-    from numpyro.distributions import constraints as c
-
-    support, bounds = _base(site["fn"].support), _bounds(site)
-    if support.is_discrete:
-        raise UsageError(
-            f"The site {name!r} is discrete, and only real numbers can be drawn by a "
-            "network: if it is data, give it to the model; if not, sum over its values."
-        )
-    if any(len(values) != 1 for values in bounds):
-        raise UsageError(
-            f"The elements of {name!r} have bounds of their own: sample them as "
-            "several sites, or between common bounds, and scale them in the model."
-        )
-    numbers = [values[0] for values in bounds]
-    if isinstance(support, (type(c.real), type(c.real_vector), type(c.real_matrix))):
-        return "real"
-    if isinstance(support, type(c.simplex)):
-        return "simplex"
-    if isinstance(support, type(c.positive_ordered_vector)):
-        raise _unknown(name, support)
-    if isinstance(support, type(c.ordered_vector)):
-        return "ordered"
-    if isinstance(support, c.interval):
-        low, high = numbers
-        return "unit_interval" if numbers == [0, 1] else f"interval({low!r}, {high!r})"
-    if isinstance(support, (c.greater_than, c.greater_than_eq)):
-        return "positive" if numbers == [0] else f"greater_than({numbers[0]!r})"
-    if isinstance(support, (c.less_than, c.less_than_eq)):
-        return f"less_than({numbers[0]!r})"
-    if isinstance(support, type(c.softplus_positive)):
-        return "positive"
-    raise _unknown(name, support)
-
-
-def _unknown(name: str, support: Any) -> UsageError:
-    kind = type(support).__name__.strip("_")
+def _discrete_alone(name: str, *_: str) -> UsageError:
     return UsageError(
-        f"The site {name!r} has the support {kind}, for which there is no constraint; "
-        "write it as a function of sites that are real, positive, bounded, ordered or "
-        "on a simplex."
+        f"The site {name!r} is discrete, and only real numbers can be drawn by a "
+        "network: if it is data, give it to the model; if not, sum over its values."
+    )
+
+
+def _subsampled(trace: Trace) -> str | None:
+    """The plate of which the model takes a random part."""
+    found = []
+    for name, site in trace.items():
+        size, part = site["args"] if site["type"] == "plate" else (0, None)
+        if part is not None and part < size:
+            found.append(name)
+    if len(found) > 1:
+        raise UsageError(
+            f"The model takes random parts of the plates {' and '.join(found)}, and "
+            "there can be minibatches of one: leave out subsample_size of the others."
+        )
+    return found[0] if found else None
+
+
+class _Part(eqx.Module):
+    """A part of the log density of a model that takes some elements of a plate.
+
+    The likelihood of one element, or without an element all but the likelihood.
+    """
+
+    model: Model
+    args: tuple
+    kwargs: dict[str, Any]
+    plate: str = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    def sites(self, parameters: dict[str, Array], index: Array) -> Trace:
+        """What the model does with these elements of the plate."""
+        from numpyro import handlers
+
+        model = handlers.seed(self.model, 0)
+        model = handlers.substitute(model, data=parameters)
+        model = _indexing()(model, self.plate, index)
+        return handlers.trace(model).get_trace(*self.args, **self.kwargs)
+
+    def __call__(
+        self, parameters: dict[str, Array], index: Array | None = None
+    ) -> Float[Array, ""]:
+        """The log likelihood of an element, or the log of all the rest."""
+        total = jnp.zeros(())
+        with _as_numpyro_has_it():
+            at = jnp.zeros(1, jnp.int32) if index is None else index[None]
+            for site in self.sites(parameters, at).values():
+                if site["type"] != "sample":
+                    continue
+                if _inside(site, self.plate) == (index is not None):
+                    value = jnp.sum(site["fn"].log_prob(site["value"]))
+                    scale = 1.0 if site["scale"] is None else site["scale"]
+                    # The plate's own scale is for the sum over its elements.
+                    total += value * scale / (1 if index is None else self.size)
+        return jnp.asarray(total, float)
+
+
+def _inside(site: dict[str, Any], plate: str) -> bool:
+    return any(frame.name == plate for frame in site["cond_indep_stack"])
+
+
+def _indexing() -> Any:
+    """A handler that chooses the elements of a plate."""
+    from numpyro.primitives import Messenger
+
+    class Indexing(Messenger):
+        def __init__(self, fn, plate, index):
+            self.plate, self.index = plate, index
+            super().__init__(fn)
+
+        def process_message(self, msg):
+            if msg["type"] == "plate" and msg["name"] == self.plate:
+                size, _ = msg["args"]
+                msg["args"], msg["value"] = (size, self.index.shape[0]), self.index
+
+    return Indexing
+
+
+def _minibatches(
+    model: Model,
+    args: tuple,
+    kwargs: dict,
+    plate: str,
+    trace: Trace,
+    structure: Structure,
+    values: dict[str, Array],
+) -> MinibatchTarget:
+    """The posterior of a model that takes a random part of its data."""
+    size, part = trace[plate]["args"]
+    for name, site in trace.items():
+        if _is_latent(site) and _inside(site, plate):
+            raise UsageError(
+                f"The site {name!r} is inside the plate {plate!r}, of which the model "
+                f"takes {part} of {size} elements at random, so that each element has "
+                "parameters of its own: leave out subsample_size."
+            )
+    arrays = jax.tree.map(
+        lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a, (args, kwargs)
+    )
+    log_part = _Part(model, *arrays, plate=plate, size=size)
+
+    def shapes(values, index):
+        with _as_numpyro_has_it():
+            found = log_part.sites(values, index)
+        return {
+            name: (jnp.shape(site["value"]), site["fn"].shape())
+            for name, site in found.items()
+            if site["type"] == "sample" and _inside(site, plate)
+        }
+
+    seen: dict[str, Any] = {}
+    try:
+        index = jnp.zeros(1, jnp.int32)
+        jax.eval_shape(lambda v, i: seen.update(shapes(v, i)), values, index)
+        fits = all(given == wanted for given, wanted in seen.values())
+    except ValueError:
+        fits = False
+    if not fits:
+        raise UsageError(
+            f"The data in the plate {plate!r} of the model do not follow the elements "
+            f"that it takes ({part} of {size}): take them by the plate's indices (with "
+            f"the plate as i: y[i]) or by numpyro.subsample, or leave out "
+            "subsample_size."
+        )
+    return MinibatchTarget(
+        log_part, log_part, jnp.arange(size), example=structure, batch_size=part
     )

@@ -1,6 +1,7 @@
 """How far draws can be trusted: discrepancies, distances, modes and the verdict."""
 
 from pushforward.diagnostics.baseline import BaselineComparison, ExactBaseline
+from pushforward.diagnostics.bridge import Bridge, bridge, bridge_of
 from pushforward.diagnostics.ksd import KSD, ksd
 from pushforward.diagnostics.mmd import MMD, mmd
 from pushforward.diagnostics.modes import (
@@ -10,6 +11,7 @@ from pushforward.diagnostics.modes import (
     find_modes,
     mode_weights,
 )
+from pushforward.diagnostics.ranks import Ranks
 from pushforward.diagnostics.reference import Reference, make_reference
 from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.verdict import Verdict, check
@@ -21,14 +23,18 @@ __all__ = [
     "KSD",
     "MMD",
     "BaselineComparison",
+    "Bridge",
     "ExactBaseline",
     "ImportanceSample",
     "ModeComparison",
     "Modes",
     "Outcome",
+    "Ranks",
     "Reference",
     "TestResult",
     "Verdict",
+    "bridge",
+    "bridge_of",
     "check",
     "compare_modes",
     "find_modes",

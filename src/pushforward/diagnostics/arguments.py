@@ -26,7 +26,11 @@ def as_sampler(sampler: Any) -> Sampler:
     )
 
 
-def require_same_parameters(sampler: Sampler, target: AbstractTarget) -> None:
+def require_same_parameters(
+    sampler: Sampler,
+    target: AbstractTarget,
+    advice: str = "give the target that it was trained for",
+) -> None:
     """Refuses a sampler of other parameters than the target has.
 
     The names of plain coordinates are labels: they may differ.
@@ -41,7 +45,7 @@ def require_same_parameters(sampler: Sampler, target: AbstractTarget) -> None:
     constraints = "" if ours != theirs else ", with other constraints"
     raise UsageError(
         f"The sampler draws other parameters ({ours}) than the target has "
-        f"({theirs}{constraints}); give the target that it was trained for."
+        f"({theirs}{constraints}); {advice}."
     )
 
 

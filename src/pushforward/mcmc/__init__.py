@@ -9,8 +9,9 @@ from pushforward.mcmc.initialise import (
     register_initialisation,
 )
 from pushforward.mcmc.langevin import SGLDResult, langevin, sgld
-from pushforward.mcmc.mala import MALAResult, mala, refine
+from pushforward.mcmc.mala import MALAResult, mala
 from pushforward.mcmc.nuts import NUTSResult, WarmNUTS, nuts, nuts_draws, nuts_warmup
+from pushforward.mcmc.refine import Refined, refine
 from pushforward.mcmc.rejuvenate import rejuvenate
 from pushforward.mcmc.result import MCMCResult
 from pushforward.mcmc.smc import Particles, repeated_smc, tempered_smc
@@ -23,6 +24,7 @@ __all__ = [
     "MCMCResult",
     "NUTSResult",
     "Particles",
+    "Refined",
     "SGLDResult",
     "WarmNUTS",
     "annealed_langevin",

@@ -6,6 +6,7 @@ short run of Langevin dynamics, which is annealed where the score depends on the
 level.
 """
 
+import dataclasses
 import functools
 
 import equinox as eqx
@@ -44,6 +45,17 @@ class Initialisation(eqx.Module):
         """The target in these coordinates, with its variance reduced."""
         reduced = target.reduce_variance(self.variance_reduction)
         return Preconditioned(reduced, self.preconditioner)
+
+    def seen_in(self, preconditioner: Preconditioner) -> "Initialisation":
+        """The same particles in other coordinates."""
+
+        def move(u):
+            return preconditioner.from_target(self.preconditioner.to_target(u))
+
+        particles = jax.vmap(move)(self.particles)
+        return dataclasses.replace(
+            self, preconditioner=preconditioner, particles=particles
+        )
 
 
 # What an initialisation takes for each of its particles, about: tempered SMC moves them

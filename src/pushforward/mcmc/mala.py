@@ -1,6 +1,4 @@
-"""The Metropolis-adjusted Langevin algorithm (MALA), and `refine` on top of it."""
-
-from typing import Any
+"""The Metropolis-adjusted Langevin algorithm (MALA)."""
 
 import blackjax
 import equinox as eqx
@@ -8,10 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pushforward._validate import whole_number
-from pushforward.errors import UsageError
 from pushforward.mcmc.moments import mean_and_covariance
-from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 
 
@@ -94,37 +89,3 @@ def mala(
         step_size=size,
         evaluations=n * (steps + 1),
     )
-
-
-def refine(key: PRNGKeyArray, target: AbstractTarget, draws: Any, steps: int) -> Any:
-    """Moves draws closer to the target by `steps` MALA steps from each of them.
-
-    Proposals are preconditioned by the covariance of the draws, so there must be more
-    draws than coordinates: fewer could only move within the space that they span.
-
-    Args:
-        key: Random key.
-        target: A target with a log density.
-        draws: Draws in the user's own tree, as `Sampler.sample` returns them.
-        steps: How many steps; each costs one evaluation of the score per draw.
-
-    Returns:
-        As many draws, closer to the target.
-
-    Raises:
-        UsageError: The target has no density, or there are too few draws.
-    """
-    key, target = one_key(key), as_target(target)
-    target.require_density("refine")
-    steps = whole_number("steps", steps, least=0, most=2**31 - 1)
-    flat = target.structure.flatten_draws(draws)
-    if len(flat) <= target.dim:
-        raise UsageError(
-            f"refine takes the scale of its proposals from the draws, and "
-            f"{len(flat)} draws do not span {target.dim} coordinates; give at least "
-            f"{target.dim + 1}, better many more."
-        )
-    if steps == 0:
-        return draws
-    moved = mala(key, target, flat, steps).positions
-    return jax.vmap(target.structure.unflatten)(moved)

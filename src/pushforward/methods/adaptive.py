@@ -164,7 +164,7 @@ class ExploreAndTrain(AbstractMethod):
     def prepare(self, key: PRNGKeyArray, target: AbstractTarget) -> Prepared:
         explore_key, key = jax.random.split(key)
         found = explore(explore_key, target, max_evaluations=self.max_evaluations)
-        preconditioner, u, axes = _coordinates(found)
+        preconditioner, u, axes = _coordinates(found, self.training.coordinates)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         held, pool = np.split(rng.permutation(len(u)), [len(u) // 4])
         evaluations = jnp.asarray(found.evaluations, jnp.int32)
@@ -425,10 +425,10 @@ def _offer(
     return jnp.where((log_u < delta_of_draws - delta)[:, None], draws, x)
 
 
-def _coordinates(found: Exploration):
+def _coordinates(found: Exploration, given: Preconditioner | None):
     """Coordinates for the particles, the particles there, and the axes of the modes."""
     x = found.particles
-    preconditioner = _from_particles(x)
+    preconditioner = _from_particles(x) if given is None else given
     u, axes = _into(
         preconditioner, x, jnp.asarray(found.mode_centres), jnp.asarray(found.mode_axes)
     )

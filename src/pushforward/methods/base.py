@@ -22,7 +22,7 @@ from pushforward.methods.clock import Clock
 from pushforward.methods.training import TrainConfig
 from pushforward.networks import AbstractBatchNetwork, AbstractNetwork, at_rest
 from pushforward.networks.own import OwnNetwork
-from pushforward.networks.specs import AbstractNetworkSpec, Start
+from pushforward.networks.specs import AbstractNetworkSpec, Start, as_spec
 from pushforward.objectives.base import Info
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
@@ -152,6 +152,13 @@ class AbstractMethod(AbstractTask):
         given = {k: v for k, v in sizes.items() if v is not None}
         training = dataclasses.replace(self.training, **given)
         return dataclasses.replace(self, training=training)
+
+    def warm_started(self, sampler: Sampler) -> "AbstractMethod":
+        """A copy that starts from the network of a sampler, in its coordinates."""
+        coordinates = sampler.preconditioner
+        training = dataclasses.replace(self.training, coordinates=coordinates)
+        network = as_spec(sampler.network)
+        return dataclasses.replace(self, network=network, training=training)
 
     def __repr__(self) -> str:
         return summary(self)
@@ -283,6 +290,8 @@ def describe(part: Any) -> Any:
     # A transformation of optax is a named tuple.
     if type(part) in (tuple, list):
         return [describe(each) for each in part]
+    if eqx.is_array(part):
+        return {"array": list(part.shape)}
     if _is_own(part):
         return {"own": _name(part)}
     fields = {f.name: describe(getattr(part, f.name)) for f in dataclasses.fields(part)}
@@ -304,6 +313,8 @@ def _brief(part: Any) -> str:
     # A transformation of optax is a named tuple.
     if part is None or type(part) in (bool, int, float, str, tuple, list):
         return repr(part)
+    if eqx.is_array(part):
+        return f"array{list(part.shape)}"
     if _is_own(part):
         return _name(part)
     shown = []

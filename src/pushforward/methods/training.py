@@ -28,6 +28,8 @@ class TrainConfig(eqx.Module):
         whiten: train in coordinates in which the target is about standard, found by a
             short exploration; otherwise in the target's own.
         particles: points in that exploration.
+        coordinates: those to train in, instead of the ones that exploration finds;
+            `fit(warm_start=...)` names those of a sampler.
     """
 
     steps: int = 4000
@@ -36,6 +38,7 @@ class TrainConfig(eqx.Module):
     averaging: float = 0.999
     whiten: bool = True
     particles: int = 2048
+    coordinates: Preconditioner | None = None
 
     def __check_init__(self):
         _validate.whole_number("steps", self.steps)
@@ -47,8 +50,11 @@ class TrainConfig(eqx.Module):
     def initialise(self, key: PRNGKeyArray, target: AbstractTarget) -> Initialisation:
         """Coordinates for the target, and particles in them."""
         if self.whiten:
-            return initialise(key, target, particles=self.particles)
-        plain = Preconditioner.identity(target.dim)
+            found = initialise(key, target, particles=self.particles)
+            return (
+                found if self.coordinates is None else found.seen_in(self.coordinates)
+            )
+        plain = self.coordinates or Preconditioner.identity(target.dim)
         blank = jax.random.normal(key, (self.particles, target.dim))
         zero = jnp.zeros((), jnp.int32)
         return Initialisation(plain, blank, VarianceReduction(), zero)

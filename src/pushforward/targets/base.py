@@ -650,6 +650,9 @@ def make_structure(
             "Say the shape of the parameters once: either dim= (a vector) or example= "
             "(a tree of arrays)."
         )
+    if isinstance(example, Structure):
+        # From a bridge, which knows shapes and constraints by itself.
+        return example
     if dim is not None:
         return Structure.vector(dim, names, constraints)
     if names is not None:

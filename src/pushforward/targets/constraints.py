@@ -2,13 +2,15 @@
 
 A constraint is stored as its text ("positive", "interval(0, 10)"), so that a sampler
 file can rebuild it without running anybody's code. Each one is a bijection from
-unconstrained `u` to constrained `x`, with the log-determinant of its Jacobian.
+unconstrained `u` to constrained `x`, with the log-determinant of its Jacobian. Bounds
+may be arrays, one for each number: "interval([0, 1], [2, 3])".
 """
 
 import dataclasses
+import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from pushforward._text import shown
 from pushforward.errors import UsageError
+from pushforward.targets import matrices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Bijection:
     lost: int = 0
     # The shortest last axis it makes sense on; 0 where it is of single numbers.
     least: int = 0
+    # For square matrices: how many coordinates one of n rows has.
+    coordinates: Callable[[int], int] | None = None
 
 
 def _ordered(u: Array) -> Array:
@@ -50,19 +55,26 @@ def _log_softmax0(u: Array) -> Array:
     return jax.nn.log_softmax(padded, axis=-1)
 
 
-def _strictly(x: Array, low: float = -math.inf, high: float = math.inf) -> Array:
+# The bound of all numbers, or rows of bounds of each of them.
+Bound = float | tuple["Bound", ...]
+
+
+def _strictly(x: Array, low: Any = None, high: Any = None) -> Array:
     """`x` kept off its bounds, to which rounding takes it.
 
     A density may have a pole there, or divide by the distance to it.
     """
-    kind = np.dtype(x.dtype).type
     # Around 0 numbers are so close that a device may take the next one for 0.
-    smallest = kind(np.finfo(x.dtype).tiny)
-    first = smallest if low == 0 else np.nextafter(kind(low), kind(math.inf))
-    last = -smallest if high == 0 else np.nextafter(kind(high), kind(-math.inf))
-    return jnp.clip(
-        x, first if math.isfinite(low) else None, last if math.isfinite(high) else None
-    )
+    smallest, infinity = np.finfo(x.dtype).tiny, np.array(np.inf, x.dtype)
+    if low is not None:
+        low = np.asarray(low, x.dtype)
+        first = np.where(low == 0, smallest, np.nextafter(low, infinity))
+        x = jnp.maximum(x, jnp.broadcast_to(first.astype(x.dtype), x.shape))
+    if high is not None:
+        high = np.asarray(high, x.dtype)
+        last = np.where(high == 0, -smallest, np.nextafter(high, -infinity))
+        x = jnp.minimum(x, jnp.broadcast_to(last.astype(x.dtype), x.shape))
+    return x
 
 
 def _in_simplex(x: Array) -> Array:
@@ -103,7 +115,7 @@ KINDS: dict[str, Bijection] = {
         2,
         lambda u, a, b: _strictly(a + (b - a) * jax.nn.sigmoid(u), a, b),
         lambda x, a, b: jnp.log(x - a) - jnp.log(b - x),
-        lambda u, a, b: _sigmoid_log_det(u) + math.log(b - a),
+        lambda u, a, b: _sigmoid_log_det(u) + np.log(b - a),
         lambda x, a, b: (x > a) & (x < b),
     ),
     "ordered": Bijection(
@@ -125,6 +137,61 @@ KINDS: dict[str, Bijection] = {
         lost=1,
         least=2,
     ),
+    # Volume on the plane, and on the sphere: these densities are of all numbers.
+    "zero_sum": Bijection(
+        0,
+        matrices.to_zero_sum,
+        matrices.from_zero_sum,
+        jnp.zeros_like,
+        matrices.is_zero_sum,
+        lost=1,
+        least=2,
+    ),
+    "unit_vector": Bijection(
+        0,
+        matrices.to_unit_vector,
+        matrices.from_unit_vector,
+        matrices.log_det_unit_vector,
+        matrices.is_unit_vector,
+        lost=1,
+        least=2,
+    ),
+    "cholesky_correlation": Bijection(
+        0,
+        matrices.to_cholesky_correlation,
+        matrices.from_cholesky_correlation,
+        matrices.log_det_cholesky_correlation,
+        matrices.is_cholesky_correlation,
+        least=2,
+        coordinates=lambda n: n * (n - 1) // 2,
+    ),
+    "correlation": Bijection(
+        0,
+        matrices.to_correlation,
+        matrices.from_correlation,
+        matrices.log_det_correlation,
+        matrices.is_correlation,
+        least=2,
+        coordinates=lambda n: n * (n - 1) // 2,
+    ),
+    "cholesky_covariance": Bijection(
+        0,
+        matrices.to_cholesky_covariance,
+        matrices.from_cholesky_covariance,
+        matrices.log_det_cholesky_covariance,
+        matrices.is_triangle,
+        least=1,
+        coordinates=lambda n: n * (n + 1) // 2,
+    ),
+    "covariance": Bijection(
+        0,
+        matrices.to_covariance,
+        matrices.from_covariance,
+        matrices.log_det_covariance,
+        matrices.is_covariance,
+        least=1,
+        coordinates=lambda n: n * (n + 1) // 2,
+    ),
 }
 
 
@@ -140,11 +207,11 @@ class Constraint:
     """A named constraint and its numbers."""
 
     kind: str = "real"
-    arguments: tuple[float, ...] = ()
+    arguments: tuple[Bound, ...] = ()
 
     @staticmethod
     def parse(text: str, where: str = "a parameter") -> "Constraint":
-        """Reads "positive" or "interval(0, 10)"."""
+        """Reads "positive", "interval(0, 10)" or "greater_than([0, 1])"."""
         match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", str(text))
         kind = match.group(1) if match else text
         if match is None or kind not in KINDS:
@@ -152,26 +219,37 @@ class Constraint:
                 f"The constraint {text!r} on {where} is not known; the constraints are "
                 f"{', '.join(sorted(KINDS))}."
             )
-        inside = (match.group(2) or "").strip()
-        words = inside.split(",") if inside else []
-        try:
-            arguments: tuple[float, ...] = tuple(float(w) for w in words)
-        except ValueError:
-            arguments = (math.nan,)
+        constraint = Constraint(kind, _read_bounds((match.group(2) or "").strip()))
         wanted = KINDS[kind].arguments
-        fine = len(arguments) == wanted and all(map(math.isfinite, arguments))
-        if not fine or (wanted == 2 and arguments[0] >= arguments[-1]):
+        if not constraint._fits(wanted):
             shape = {0: kind, 1: f"{kind}(bound)", 2: f"{kind}(lower, upper)"}[wanted]
             order = " with lower < upper" if wanted == 2 else ""
             raise UsageError(
                 f"The constraint {text!r} on {where} must read {shape}{order}."
             )
-        return Constraint(kind, arguments)
+        return constraint
+
+    def _fits(self, wanted: int) -> bool:
+        """Whether there are so many bounds, finite ones, in their order."""
+        if len(self.arguments) != wanted:
+            return False
+        try:
+            bounds = np.broadcast_arrays(*(np.array(a, float) for a in self.arguments))
+        except (TypeError, ValueError):
+            return False
+        if not all(b.size and np.isfinite(b).all() for b in bounds):
+            return False
+        return wanted < 2 or bool(np.all(bounds[0] < bounds[-1]))
 
     def __str__(self) -> str:
         if not self.arguments:
             return self.kind
-        return f"{self.kind}({', '.join(f'{a:.17g}' for a in self.arguments)})"
+        return f"{self.kind}({', '.join(map(_write_bound, self.arguments))})"
+
+    @property
+    def bounds_shape(self) -> tuple[int, ...]:
+        """The shape of the bounds: () where they are the same for all numbers."""
+        return np.broadcast_shapes(*(np.shape(a) for a in self.arguments))
 
     @staticmethod
     def of(given: Any, where: str = "a parameter") -> "Constraint":
@@ -198,25 +276,55 @@ class Constraint:
 
     def free_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The unconstrained shape of a parameter whose constrained shape is `shape`."""
+        if self.bijection.coordinates is not None:
+            return (*shape[:-2], self.bijection.coordinates(shape[-1]))
         if not self.bijection.lost:
             return shape
         return (*shape[:-1], shape[-1] - self.bijection.lost)
 
     def constrain(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """The constrained value of `u`."""
-        return self.bijection.forward(u, *self.arguments)
+        return self.bijection.forward(u, *self._bounds(u))
 
     def free(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """The unconstrained value of `x`."""
-        return self.bijection.inverse(x, *self.arguments)
+        return self.bijection.inverse(x, *self._bounds(x))
 
     def contains(self, x: Float[Array, "..."]) -> Bool[Array, ""]:
         """Whether `x` is strictly inside the bounds."""
-        return jnp.all(self.bijection.inside(x, *self.arguments))
+        return jnp.all(self.bijection.inside(x, *self._bounds(x)))
 
     def log_det(self, u: Float[Array, "..."]) -> Float[Array, ""]:
         """The log-determinant of the Jacobian of `constrain` at `u`."""
-        return jnp.sum(self.bijection.log_det(u, *self.arguments))
+        return jnp.sum(self.bijection.log_det(u, *self._bounds(u)))
+
+    def _bounds(self, at: Float[Array, "..."]) -> list[np.ndarray]:
+        """The bounds as arrays of the shape and the precision of the parameter."""
+        arrays = (np.array(a, at.dtype) for a in self.arguments)
+        # Numbers stay numbers, for programs that do not copy them.
+        return [np.broadcast_to(a, at.shape) if a.ndim else a for a in arrays]
+
+
+def _read_bounds(text: str) -> tuple[Bound, ...]:
+    """The bounds in the text of a constraint; nan where there is no number."""
+    try:
+        if "[" in text:
+            return tuple(map(_as_bound, json.loads(f"[{text}]")))
+        return tuple(float(w) for w in text.split(",")) if text else ()
+    except (RecursionError, TypeError, ValueError):
+        return (math.nan,)
+
+
+def _as_bound(given: Any) -> Bound:
+    if isinstance(given, list):
+        return tuple(map(_as_bound, given))
+    return float(given)
+
+
+def _write_bound(bound: Bound) -> str:
+    if isinstance(bound, tuple):
+        return f"[{', '.join(map(_write_bound, bound))}]"
+    return f"{bound:.17g}"
 
 
 real = Constraint("real")
@@ -226,27 +334,41 @@ ordered = Constraint("ordered")
 simplex = Constraint("simplex")
 
 
+zero_sum = Constraint("zero_sum")
+unit_vector = Constraint("unit_vector")
+cholesky_correlation = Constraint("cholesky_correlation")
+correlation = Constraint("correlation")
+cholesky_covariance = Constraint("cholesky_covariance")
+covariance = Constraint("covariance")
+
+Bounds = float | int | Sequence[Any] | np.ndarray | Array
+
+
 def _bounded(kind: str, *bounds: Any) -> Constraint:
     try:
-        numbers = tuple(float(bound) for bound in bounds)
+        arrays = [np.asarray(bound) for bound in bounds]
+        fine = all(array.dtype.kind in "biuf" for array in arrays)
     except (OverflowError, TypeError, ValueError):
+        arrays, fine = [], False
+    if not fine:
         raise UsageError(
-            f"The bounds of {kind} must be numbers, not "
+            f"The bounds of {kind} must be numbers or arrays of them, not "
             f"{', '.join(map(shown, bounds))}."
-        ) from None
+        )
+    numbers = tuple(_as_bound(array.tolist()) for array in arrays)
     return Constraint.parse(str(Constraint(kind, numbers)))
 
 
-def greater_than(lower: float | int) -> Constraint:
-    """Numbers above `lower`."""
+def greater_than(lower: Bounds) -> Constraint:
+    """Numbers above `lower`, one bound for all or an array of them."""
     return _bounded("greater_than", lower)
 
 
-def less_than(upper: float | int) -> Constraint:
-    """Numbers below `upper`."""
+def less_than(upper: Bounds) -> Constraint:
+    """Numbers below `upper`, one bound for all or an array of them."""
     return _bounded("less_than", upper)
 
 
-def interval(lower: float | int, upper: float | int) -> Constraint:
-    """Numbers between `lower` and `upper`."""
+def interval(lower: Bounds, upper: Bounds) -> Constraint:
+    """Numbers between `lower` and `upper`, each one for all or an array."""
     return _bounded("interval", lower, upper)

@@ -6,19 +6,21 @@ every seed computes all of them and keeps its own, which is cheap beside the net
 long as the densities are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.errors import UsageError
+from pushforward.targets.arguments import as_target
 from pushforward.targets.base import (
     AbstractTarget,
     Knowledge,
+    Target,
     UserFunction,
     VarianceReduction,
     view_functions,
@@ -132,6 +134,42 @@ class StackedTargets(eqx.Module):
     def first(self) -> AbstractTarget:
         """The first of them."""
         return self.at(jax.tree.map(lambda a: a[0], self.per_seed))
+
+
+class _OfData(eqx.Module):
+    """The log density that belongs to some data, which are arguments of programs."""
+
+    target_of: Callable[[Any], Any] = eqx.field(static=True)
+    data: Any
+
+    def __call__(self, parameters: Any) -> Float[Array, ""]:
+        return self.target_of(self.data).log_density_fn(parameters)
+
+
+def over_data(
+    target_of: Callable[[Any], AbstractTarget], data: Sequence[Any]
+) -> list[AbstractTarget]:
+    """The posterior of each of several data sets, which share one program.
+
+    Where `target_of` closes over its data, the data become arguments.
+    """
+    targets = [as_target(target_of(each)) for each in data]
+    if not isinstance(StackedTargets.of(targets).first, SwitchTarget):
+        return targets
+    structure = targets[0].structure
+    wrapped: list[AbstractTarget] = [
+        Target(_OfData(target_of, jax.tree.map(jnp.asarray, each)), example=structure)
+        for each in data
+    ]
+    try:
+        point = jnp.zeros(structure.size)
+        eqx.filter_eval_shape(lambda t, x: t.log_density(x), wrapped[0], point)
+    except Exception as error:
+        raise UsageError(
+            "target_of must make a Target whose log density is a JAX function of the "
+            f"data too ({type(error).__name__}: {str(error).splitlines()[0]})."
+        ) from error
+    return wrapped
 
 
 def per_seed_part(target: Any) -> Any:

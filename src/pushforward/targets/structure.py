@@ -54,12 +54,28 @@ class Leaf:
 def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
     """A leaf that the constraint fits."""
     _require_text(name)
-    least = constraint.bijection.least
-    if least and (not shape or shape[-1] < least):
-        where = f" on {name!r}" if name else ""
+    where = f" on {name!r}" if name else ""
+    kind = constraint.bijection
+    if kind.coordinates is not None:
+        if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < kind.least:
+            raise UsageError(
+                f"The constraint '{constraint}'{where} needs a square matrix of at "
+                f"least {kind.least} rows, and its shape is {shape}."
+            )
+    elif kind.least and (not shape or shape[-1] < kind.least):
         raise UsageError(
-            f"The constraint '{constraint}'{where} needs a vector of at least {least} "
-            f"numbers, and its shape is {shape}."
+            f"The constraint '{constraint}'{where} needs a vector of at least "
+            f"{kind.least} numbers, and its shape is {shape}."
+        )
+    bounds = constraint.bounds_shape
+    try:
+        fits = np.broadcast_shapes(bounds, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise UsageError(
+            f"The constraint '{constraint.kind}'{where} has bounds of the shape "
+            f"{bounds}, and the parameter has {shape}; give a bound for each number."
         )
     return Leaf(name, shape, constraint)
 

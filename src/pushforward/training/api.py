@@ -10,10 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
+from pushforward.diagnostics.arguments import require_same_parameters
 from pushforward.diagnostics.budget import Budget
 from pushforward.errors import UsageError
 from pushforward.methods import AbstractMethod, default
 from pushforward.methods.base import AbstractTask
+from pushforward.sampler import Sampler
 from pushforward.targets.arguments import as_key, as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.training import session
@@ -56,6 +58,7 @@ def fit(
     max_evaluations: int | float | None = None,
     spec: Any = None,
     checkpoint_seconds: float = 20.0,
+    warm_start: Sampler | None = None,
     watch: Any = None,
     watch_every: Any = None,
 ) -> Fit:
@@ -91,6 +94,10 @@ def fit(
             start, a few hundred evaluations, is not counted.
         spec: where the target comes from, remembered in the config.
         checkpoint_seconds: how often the run is saved.
+        warm_start: a sampler of the same parameters, for a target that is like its
+            own. Training starts from its network, in its coordinates, instead of the
+            network that the method names. What looks at the target before the first
+            step still does.
         watch: what `callback` was called in version 0.1.
         watch_every: what `callback_every` was called in version 0.1.
 
@@ -100,6 +107,8 @@ def fit(
     """
     key, target = one_key(key), as_target(target)
     learner = _method(method, target, batch_size)
+    if warm_start is not None:
+        learner = _warm_started(learner, target, warm_start)
     steps = None if steps is None else whole_number("steps", steps)
     session.require_callback(callback, callback_every, watch, watch_every)
     session.require_seconds(checkpoint_seconds)
@@ -284,6 +293,23 @@ def _method(method, target, batch_size) -> AbstractTask:
     if batch_size is None:
         return method
     return method.with_sizes(batch_size=whole_number("batch_size", batch_size))
+
+
+def _warm_started(
+    method: AbstractTask, target: AbstractTarget, sampler: Any
+) -> AbstractTask:
+    if not isinstance(sampler, Sampler):
+        raise UsageError(
+            "warm_start must be a sampler, such as fit.sampler or pushforward.load of "
+            f"a file, not a {type(sampler).__name__}."
+        )
+    require_same_parameters(sampler, target, "warm_start takes a sampler of them")
+    if not isinstance(method, AbstractMethod):
+        raise UsageError(
+            f"A {type(method).__name__} has no network to start from warm_start; name "
+            "one of pushforward.methods."
+        )
+    return method.warm_started(sampler)
 
 
 def _fit_of(

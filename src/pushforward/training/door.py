@@ -6,7 +6,8 @@ from jaxtyping import PRNGKeyArray
 from pushforward.errors import DensityError
 from pushforward.mcmc.tails import look_again
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.examine import FALLS, examine
+from pushforward.targets.examine import FALLS, Examination, examine
+from pushforward.targets.foreign import AbstractForeign
 
 
 def admit(
@@ -31,6 +32,19 @@ def admit(
     seen = examine(key, target)
     if seen.error is not None:
         raise seen.error
+    return _remarks(target) + _doubts(key, target, seen, throw)
+
+
+def _remarks(target: AbstractTarget) -> tuple[str, ...]:
+    """What another library that computes the density costs."""
+    given = [function.given for function in target.user_functions()]
+    found = [each.remark() for each in given if isinstance(each, AbstractForeign)]
+    return tuple(remark for remark in found if remark is not None)
+
+
+def _doubts(
+    key: PRNGKeyArray, target: AbstractTarget, seen: Examination, throw: bool
+) -> tuple[str, ...]:
     if not seen.suspects:
         return seen.doubts
     look = look_again(jax.random.fold_in(key, 1), target, seen.suspects)

@@ -1,4 +1,4 @@
-"""Draws on their way to disk, a block at a time: `.npy`, `.npz` or `.csv`."""
+"""Draws on their way to disk, a block at a time."""
 
 import contextlib
 import csv
@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pushforward import _files
+from pushforward.draws import containers
+from pushforward.draws.names import column_names, leaf_names
 from pushforward.errors import DamageWarning, FileError, UsageError
 from pushforward.targets.structure import Structure
 
@@ -39,7 +41,8 @@ def write_draws(
 
     Args:
         path: where to; its suffix says how. `.npy` holds one table, a row a draw;
-            `.csv` the same with a header; `.npz` an array for each leaf of the tree.
+            `.csv` and `.parquet` the same with names; `.npz`, `.h5` (or `.hdf5`) and
+            `.zarr` an array for each leaf of the tree.
         structure: what the draws are draws of.
         n: how many draws there are in all.
         batches: the draws: trees of arrays with a leading axis.
@@ -52,26 +55,32 @@ def write_draws(
         ".npy": _write_npy,
         ".npz": functools.partial(_write_npz, folder=path.parent),
         ".csv": _write_csv,
+        ".h5": containers.write_hdf5,
+        ".hdf5": containers.write_hdf5,
+        ".parquet": containers.write_parquet,
     }
-    if path.suffix not in writers:
+    if path.suffix not in (*writers, ".zarr"):
+        *first, last = (*writers, ".zarr")
         raise UsageError(
-            f"Draws are written as .npy, .npz or .csv, and {str(path)!r} is none "
-            "of them; give the name another ending."
+            f"Draws are written as {', '.join(first)} or {last}, and {str(path)!r} is "
+            "none of them; give the name another ending."
         )
+    if path.suffix in containers.PACKAGES:
+        containers.require(path.suffix)
     if path.suffix == ".npz":
         _require_members(structure)
     _require_space(path, structure, n)
     count = _Nonfinite()
+    if path.suffix == ".zarr":
+        with _reporter(n, path, progress) as report:
+            leaves = map(count.seen, _leaves(batches, report))
+            containers.write_zarr(path, structure, n, leaves)
+        count.warn(path, n)
+        return path
     with _files.replacing(path) as file, _reporter(n, path, progress) as report:
         leaves = map(count.seen, _leaves(batches, report))
         writers[path.suffix](file, structure, n, leaves)
-    if count.draws:
-        warnings.warn(
-            f"{count.draws:,} of the {n:,} draws in {path} hold numbers that are not "
-            "finite; check the sampler, and leave them out.",
-            DamageWarning,
-            stacklevel=3,
-        )
+    count.warn(path, n)
     return path
 
 
@@ -87,29 +96,22 @@ class _Nonfinite:
             self.draws += int(np.sum(~np.all(rows, axis=0)))
         return leaves
 
-
-def column_names(structure: Structure) -> list[str]:
-    """A name for each column of a table of draws, in the user's own parameters."""
-    if structure.own_names is not None:
-        return list(structure.own_names)
-    names = []
-    for leaf in structure.leaves:
-        label = leaf.name or "x"
-        for index in np.ndindex(*leaf.shape):
-            names.append(f"{label}[{','.join(map(str, index))}]" if index else label)
-    return names
-
-
-def leaf_names(structure: Structure) -> list[str]:
-    """A name for each array of an `.npz` file."""
-    return [leaf.name or "draws" for leaf in structure.leaves]
+    def warn(self, path: Path, n: int) -> None:
+        """Says how many they were, if any, of the n draws in the file."""
+        if self.draws:
+            warnings.warn(
+                f"{self.draws:,} of the {n:,} draws in {path} hold numbers that are "
+                "not finite; check the sampler, and leave them out.",
+                DamageWarning,
+                stacklevel=4,
+            )
 
 
 def _require_space(path: Path, structure: Structure, n: int) -> None:
     """Refuses what the disk cannot hold before anything is computed for it."""
     numbers = n * sum(math.prod(leaf.shape) for leaf in structure.leaves)
     # As text a number and what ends it are at least two bytes.
-    needed = numbers * (2 if path.suffix == ".csv" else _dtype().itemsize)
+    needed = numbers * (2 if path.suffix == ".csv" else draws_dtype().itemsize)
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:
@@ -131,20 +133,21 @@ def _leaves(batches: Iterator[Any], report: Callable[[int], None]) -> Blocks:
         report(done)
 
 
-def _dtype() -> np.dtype:
+def draws_dtype() -> np.dtype:
+    """The kind of number that files hold."""
     # That of the draws themselves: single, unless the program runs in 64-bit.
     return np.dtype(jnp.result_type(float))
 
 
 def _begin_npy(file: Any, shape: tuple[int, ...]) -> None:
     """The header of an array whose numbers are still to come."""
-    description = np.lib.format.dtype_to_descr(_dtype())
+    description = np.lib.format.dtype_to_descr(draws_dtype())
     header = {"descr": description, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
 
 
 def _put(file: Any, array: np.ndarray) -> None:
-    file.write(np.ascontiguousarray(array, _dtype()).data)
+    file.write(np.ascontiguousarray(array, draws_dtype()).data)
 
 
 def _table(leaves: list[np.ndarray]) -> np.ndarray:
@@ -215,7 +218,7 @@ def _write_csv(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> 
     csv.writer(header, lineterminator="\n").writerow(names)
     file.write(header.getvalue().encode())
     # As many digits as give the same number back.
-    digits = "%.9g" if _dtype().itemsize == 4 else "%.17g"
+    digits = "%.9g" if draws_dtype().itemsize == 4 else "%.17g"
     line = ",".join([digits] * len(names)) + "\n"
     for leaves in blocks:
         table = _table(leaves)
