@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Target,
         constrained,
         constraints,
+        symmetries,
     )
     from pushforward.training import Event, Fit, Status, Trained, fit, fit_many, train
 
@@ -71,6 +72,7 @@ __all__ = [
     "refine",
     "report",
     "save_network",
+    "symmetries",
     "targets",
     "train",
     "weigh",
@@ -113,6 +115,7 @@ _HOME = {
     "refine": "mcmc",
     "report": "reporting",
     "save_network": "sampler",
+    "symmetries": "targets",
     "train": "training",
     "weigh": "diagnostics",
 }

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pushforward import _validate
 from pushforward.errors import UsageError
+from pushforward.mcmc.copies import divide, divides
 from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
 from pushforward.mcmc.initialise import Initialisation, from_particles
 from pushforward.mcmc.refresh import LEAPFROGS, refresh
@@ -47,6 +48,7 @@ from pushforward.objectives.forward_kl import forward_kl_loss
 from pushforward.objectives.reverse_kl import reverse_kl_loss
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget, VarianceReduction
+from pushforward.targets.one_copy import Copy
 from pushforward.targets.preconditioner import Preconditioner
 
 # Particles to train on, and to review by.
@@ -145,11 +147,16 @@ class ExploreAndTrain(AbstractMethod):
 
     def prepare(self, key: PRNGKeyArray, target: AbstractTarget) -> Prepared:
         explore_key, key = jax.random.split(key)
+        copy, spent = None, 0
+        if divides(target):
+            copy_key, explore_key = jax.random.split(explore_key)
+            target, spent = _divide(copy_key, target)
+            copy = target.copy
         found = explore(explore_key, target, max_evaluations=self.max_evaluations)
         preconditioner, u, axes = _coordinates(found)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         held, pool = np.split(rng.permutation(len(u)), [len(u) // 4])
-        evaluations = jnp.asarray(found.evaluations, jnp.int32)
+        evaluations = jnp.asarray(found.evaluations + spent, jnp.int32)
         most = self._components
         enough = found.num_maxima
         if target.dim <= MANY:
@@ -159,18 +166,23 @@ class ExploreAndTrain(AbstractMethod):
         labels, counts = jnp.asarray(found.labels), jnp.asarray(counts)
         mixture = fit_mixture_to_modes(key, u, labels, axes, counts, most)
         return Prepared(
-            Initialisation(preconditioner, u[:1], VarianceReduction(), evaluations),
+            Initialisation(
+                preconditioner, u[:1], VarianceReduction(), evaluations, copy
+            ),
             mixture,
             _repeated(np.asarray(u)[pool], _POOL),
             _repeated(np.asarray(u)[held], _HELD),
         )
 
     def prepared(self, target: AbstractTarget) -> Prepared:
-        dim, k = target.dim, self._components
-        one = Preconditioner.identity(dim)
+        dim, k, copy = target.dim, self._components, None
+        if divides(target):
+            assert target.symmetry is not None
+            dim, copy = target.symmetry.canonical_dim, Copy.blank(target.symmetry)
+        one, blank = Preconditioner.identity(dim), jnp.zeros((1, dim))
         evaluations = jnp.zeros((), jnp.int32)
         return Prepared(
-            Initialisation(one, jnp.zeros((1, dim)), VarianceReduction(), evaluations),
+            Initialisation(one, blank, VarianceReduction(), evaluations, copy),
             (jnp.zeros(k), jnp.zeros((k, dim)), jnp.zeros((k, dim, dim))),
             jnp.zeros((_POOL, dim)),
             jnp.zeros((_HELD, dim)),
@@ -330,7 +342,7 @@ class ExploreAndTrain(AbstractMethod):
 
     def sampler(self, target: AbstractTarget, state: AdaptiveState) -> Sampler:
         found = state.initialisation.preconditioner
-        return Sampler(state.best, found, target.structure)
+        return Sampler(state.best, found, target.structure, symmetry=target.symmetry)
 
 
 def _most_components(dim: int) -> int:
@@ -382,6 +394,7 @@ def _coordinates(found: Exploration):
     return preconditioner, u, axes
 
 
+_divide = eqx.filter_jit(divide)
 _from_particles = eqx.filter_jit(from_particles)
 
 

@@ -29,10 +29,44 @@ class Bijection:
     log_det: Callable[..., Array]
     # Which of the numbers are inside; a vector that is one point may give one answer.
     inside: Callable[..., Array]
-    # How many coordinates of the last axis the unconstrained point lacks.
+    # How many coordinates of its axis the unconstrained point lacks.
     lost: int = 0
-    # The shortest last axis it makes sense on; 0 where it is of single numbers.
+    # The shortest axis it makes sense on; 0 where it is of single numbers.
     least: int = 0
+    # The axis along which it holds.
+    axis: int = -1
+    # Numbers on which symmetries act, linear in `u` and of the shape of `x`, and back.
+    lift: Callable[[Array], Array] = lambda u: u
+    lower: Callable[[Array], Array] = lambda x: x
+
+
+def _log_ratios(u: Array) -> Array:
+    """Logs of a simplex less their mean: every order of them is as good."""
+    padded = jnp.concatenate([u, jnp.zeros_like(u[..., :1])], axis=-1)
+    return padded - jnp.mean(padded, axis=-1, keepdims=True)
+
+
+def _helmert(n: int, dtype: Any) -> Array:
+    """Orthonormal columns whose sums are 0, an n by n - 1 matrix."""
+    i, k = np.ogrid[:n, 1:n]
+    columns = np.where(i < k, 1.0, 0.0) - np.where(i == k, 1.0 * k, 0.0)
+    return jnp.asarray(columns / np.sqrt(k * (k + 1.0)), dtype)
+
+
+def _centred(u: Array) -> Array:
+    basis = _helmert(u.shape[0] + 1, u.dtype)
+    return jnp.tensordot(basis, u, axes=1, precision="highest")
+
+
+def _uncentred(x: Array) -> Array:
+    basis = _helmert(x.shape[0], x.dtype)
+    return jnp.tensordot(basis.T, x, axes=1, precision="highest")
+
+
+def _is_centred(x: Array) -> Array:
+    # The mean of many numbers is rounded by more than each of them.
+    mean = jnp.mean(x, axis=0)
+    return jnp.all(jnp.abs(mean) <= 1e-4 * (1 + jnp.max(jnp.abs(x))))
 
 
 def _ordered(u: Array) -> Array:
@@ -123,6 +157,22 @@ KINDS: dict[str, Bijection] = {
         _in_simplex,
         lost=1,
         least=2,
+        lift=_log_ratios,
+        lower=lambda x: x[..., :-1] - x[..., -1:],
+    ),
+    # Points along the first axis whose mean is 0. The coordinates are orthonormal, so
+    # the density is one of volumes in the space of such points.
+    "centred": Bijection(
+        0,
+        _centred,
+        _uncentred,
+        jnp.zeros_like,
+        _is_centred,
+        lost=1,
+        least=2,
+        axis=0,
+        lift=_centred,
+        lower=_uncentred,
     ),
 }
 
@@ -197,9 +247,12 @@ class Constraint:
 
     def free_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The unconstrained shape of a parameter whose constrained shape is `shape`."""
-        if not self.bijection.lost:
+        bijection = self.bijection
+        if not bijection.lost:
             return shape
-        return (*shape[:-1], shape[-1] - self.bijection.lost)
+        free = list(shape)
+        free[bijection.axis] -= bijection.lost
+        return tuple(free)
 
     def constrain(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """The constrained value of `u`."""
@@ -208,6 +261,14 @@ class Constraint:
     def free(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """The unconstrained value of `x`."""
         return self.bijection.inverse(x, *self.arguments)
+
+    def lift(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Numbers of the shape of the parameter on which symmetries act."""
+        return self.bijection.lift(u)
+
+    def lower(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Inverse of `lift`."""
+        return self.bijection.lower(x)
 
     def contains(self, x: Float[Array, "..."]) -> Bool[Array, ""]:
         """Whether `x` is strictly inside the bounds."""
@@ -223,6 +284,7 @@ positive = Constraint("positive")
 unit_interval = Constraint("unit_interval")
 ordered = Constraint("ordered")
 simplex = Constraint("simplex")
+centred = Constraint("centred")
 
 
 def _bounded(kind: str, *bounds: Any) -> Constraint:

@@ -51,12 +51,12 @@ class Leaf:
 
 def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
     """A leaf that the constraint fits."""
-    least = constraint.bijection.least
-    if least and (not shape or shape[-1] < least):
+    bijection = constraint.bijection
+    if bijection.least and (not shape or shape[bijection.axis] < bijection.least):
         where = f" on {name!r}" if name else ""
         raise UsageError(
-            f"The constraint '{constraint}'{where} needs a vector of at least {least} "
-            f"numbers, and its shape is {shape}."
+            f"The constraint '{constraint}'{where} needs a vector of at least "
+            f"{bijection.least} numbers, and its shape is {shape}."
         )
     return Leaf(name, shape, constraint)
 
@@ -156,7 +156,8 @@ class Structure:
             return self.own_names
         return tuple(n for leaf in self.leaves for n in leaf.coordinate_names())
 
-    def _split(self, u: Float[Array, " d"]) -> list[Float[Array, "..."]]:
+    def split(self, u: Float[Array, " d"]) -> list[Float[Array, "..."]]:
+        """The unconstrained coordinates of each array, in its free shape."""
         ends = np.cumsum([leaf.size for leaf in self.leaves])[:-1]
         parts = jnp.split(u, ends)
         return [
@@ -166,7 +167,7 @@ class Structure:
 
     def unflatten(self, u: Float[Array, " d"]) -> Any:
         """The user's (constrained) tree for the unconstrained vector `u`."""
-        parts = zip(self._split(u), self.leaves, strict=True)
+        parts = zip(self.split(u), self.leaves, strict=True)
         values = [leaf.constraint.constrain(part) for part, leaf in parts]
         return jax.tree.unflatten(self.treedef, values)
 
@@ -189,7 +190,7 @@ class Structure:
 
     def log_det(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """The log-determinant of the Jacobian of `unflatten` at `u`."""
-        parts = zip(self._split(u), self.leaves, strict=True)
+        parts = zip(self.split(u), self.leaves, strict=True)
         return sum(
             (leaf.constraint.log_det(part) for part, leaf in parts),
             jnp.zeros((), u.dtype),
