@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ import pushforward as pf
 from pushforward.errors import DensityError, FileError, UsageError
 from pushforward.mcmc.copies import divide
 from pushforward.networks import AffineMap, MixtureMap
+from pushforward.targets.examine import examine
 from pushforward.targets.one_copy import Copy, OneCopy
 from pushforward.targets.symmetries import (
     from_json,
@@ -187,12 +189,12 @@ class TestCanonicalCoordinates:
             turn = jnp.eye(d)
             for (i, j), angle in zip(planes, angles, strict=True):
                 turn = turn.at[i, j].add(-angle).at[j, i].add(angle)
-            return action.lower(action.rotations.act(turn, action.lift(action.section(y))))
+            return action.lower(
+                action.rotations.act(turn, action.lift(action.section(y)))
+            )
 
         angles = jnp.zeros(len(planes))
-        jacobian = jnp.concatenate(
-            jax.jacfwd(place, argnums=(0, 1))(y, angles), axis=1
-        )
+        jacobian = jnp.concatenate(jax.jacfwd(place, argnums=(0, 1))(y, angles), axis=1)
         volume = {1: 2 * np.pi, 2: 4 * np.pi, 3: 8 * np.pi**2}[len(planes)]
         wanted = np.linalg.slogdet(jacobian)[1] + np.log(volume)
         assert float(action.log_volume(y)) == pytest.approx(wanted, abs=1e-9)
@@ -241,3 +243,264 @@ def test_points_are_brought_by_their_shares(name):
         np.append(a[~rare], a[rare].sum() + 1e-300) for a in (shares, counts)
     )
     assert stats.chisquare(counts, len(keys) * shares).pvalue > 1e-3
+
+
+# A density over three labels: their means in any order.
+MEANS = jnp.array([-3.0, 0.0, 3.0])
+ORDERS = jnp.asarray(np.array(list(itertools.permutations(range(3)))))
+
+
+def of_labels(x):
+    """Normalised: the mean of the normals around all orders of `MEANS`."""
+    squares = jnp.sum((x[None] - MEANS[ORDERS]) ** 2, axis=1) / 0.36
+    constant = 1.5 * math.log(2 * math.pi * 0.36) + math.log(6)
+    return jax.nn.logsumexp(-0.5 * squares) - constant
+
+
+def draw_labels(key, n):
+    order_key, key = jax.random.split(key)
+    centres = MEANS[ORDERS[jax.random.randint(order_key, (n,), 0, 6)]]
+    return centres + 0.6 * jax.random.normal(key, (n, 3))
+
+
+def labels(**options):
+    return pf.Target(of_labels, dim=3, symmetry=permutations(), **options)
+
+
+class TestSampler:
+    def of_labels(self):
+        network = jax.tree.map(lambda a: a + 0.3, AffineMap(3))
+        return pf.Sampler.from_network(network, target=labels())
+
+    def test_log_prob_is_the_average_over_the_group(self):
+        sampler = self.of_labels()
+        alone = pf.Sampler(sampler.network, sampler.preconditioner, sampler.structure)
+        x = jax.random.normal(KEY, (5, 3))
+        copies = jnp.stack([alone.log_prob(x[:, order]) for order in ORDERS])
+        wanted = jax.nn.logsumexp(copies, axis=0) - math.log(6)
+        np.testing.assert_allclose(sampler.log_prob(x), wanted, rtol=1e-5)
+
+    def test_draws_come_in_every_order(self):
+        sampler = self.of_labels()
+        alone = pf.Sampler(sampler.network, sampler.preconditioner, sampler.structure)
+        ours = np.asarray(sampler.sample(KEY, 3000))
+        np.testing.assert_allclose(
+            np.sort(ours, axis=1), np.sort(alone.sample(KEY, 3000), axis=1), rtol=1e-5
+        )
+        # A key of its own: the order does not follow from what is moved.
+        counts = np.unique(
+            np.argsort(np.argsort(ours))
+            - np.argsort(np.argsort(alone.sample(KEY, 3000))),
+            axis=0,
+            return_counts=True,
+        )
+        assert len(counts[0]) > 6
+
+    def test_draws_and_densities_fit_together(self):
+        sampler = self.of_labels()
+        x, log_p = sampler.sample_and_log_prob(KEY, (2, 5))
+        np.testing.assert_allclose(log_p, sampler.log_prob(x), rtol=1e-5)
+        np.testing.assert_allclose(x, sampler.sample(KEY, (2, 5)), rtol=1e-5)
+        np.testing.assert_allclose(
+            sampler.sample(KEY, 4), x.reshape(10, 3)[:4], rtol=1e-5
+        )
+        under_jit = jax.jit(sampler.log_prob)(x[0])
+        np.testing.assert_allclose(under_jit, log_p[0], rtol=1e-5)
+        slope = jax.vmap(jax.grad(sampler.log_prob))(x[0])
+        assert np.isfinite(slope).all()
+        # The score moves with the point.
+        turned = jax.vmap(jax.grad(sampler.log_prob))(x[0][:, ::-1])
+        np.testing.assert_allclose(turned[:, ::-1], slope, rtol=1e-3, atol=1e-5)
+
+    def test_files(self, tmp_path):
+        sampler = self.of_labels()
+        again = pf.load(sampler.save(tmp_path / "labels.pf"))
+        assert again.symmetry == sampler.symmetry
+        np.testing.assert_array_equal(again.sample(KEY, 7), sampler.sample(KEY, 7))
+        x = jnp.arange(3.0)
+        assert float(again.log_prob(x)) == float(sampler.log_prob(x))
+        assert "permutations()" in repr(again)
+        sampler.stream(KEY, 20, tmp_path / "draws.npy")
+        np.testing.assert_allclose(
+            np.load(tmp_path / "draws.npy"), sampler.sample(KEY, 20), rtol=1e-5
+        )
+
+    @pytest.mark.usefixtures("x64")
+    def test_of_a_rotated_point_integrates_to_one(self):
+        target = pf.Target(
+            lambda x: -0.5 * jnp.sum(x**2), dim=2, symmetry=rotations(reflections=True)
+        )
+        network = AffineMap(1)
+        sampler = pf.Sampler.from_network(network, target=target)
+        assert sampler.has_density
+        rule = np.linspace(-8, 8, 801)
+        x = jnp.stack(jnp.meshgrid(*2 * [jnp.asarray(np.exp(rule))]), -1)
+        log_p = np.float64(sampler.log_prob(x.reshape(-1, 2))).reshape(801, 801)
+        jacobian = rule[:, None] + rule[None]
+        quarter = np.exp(log_p + jacobian).sum() * (rule[1] - rule[0]) ** 2
+        assert 4 * quarter == pytest.approx(1, abs=2e-3)
+
+    def test_of_a_cluster(self, tmp_path):
+        target = pf.Target(
+            lambda x: -0.5 * jnp.sum(x**2),
+            example=jnp.zeros((4, 2)),
+            symmetry=particles(reflections=True),
+        )
+        network = MixtureMap(6, 8, 1, 3, 2, key=KEY)
+        sampler = pf.Sampler.from_network(network, target=target)
+        x, log_p = sampler.sample_and_log_prob(KEY, 3)
+        np.testing.assert_allclose(x.mean(axis=1), 0, atol=1e-5)
+        # Any order, any rotation, mirrored.
+        turned = x[:, ::-1] @ jnp.array([[0.6, 0.8], [0.8, -0.6]])
+        np.testing.assert_allclose(sampler.log_prob(turned), log_p, rtol=1e-3)
+        again = pf.load(sampler.save(tmp_path / "cluster.pf"))
+        np.testing.assert_array_equal(again.sample(KEY, 3), x)
+
+    def test_too_large_a_group_has_no_density(self):
+        target = pf.Target(
+            lambda x: -0.5 * jnp.sum(x**2), dim=8, symmetry=permutations()
+        )
+        sampler = pf.Sampler.from_network(AffineMap(8), target=target)
+        assert sampler.sample(KEY, 3).shape == (3, 8)
+        assert not sampler.has_density
+        with pytest.raises(UsageError, match=r"4.03e\+04 elements are too many"):
+            sampler.log_prob(jnp.zeros(8))
+        with pytest.raises(UsageError, match="too many"):
+            pf.weigh(KEY, target, sampler)
+
+    def test_a_damaged_file_is_refused(self):
+        with pytest.raises(FileError, match="symmetry is damaged"):
+            from_json([{"kind": "shears", "names": []}])
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_copy_has_the_normaliser_of_all():
+    def log_density(x):
+        squares = (x - jnp.array([-1.0, 0.7])) ** 2
+        other = (x - jnp.array([0.7, -1.0])) ** 2
+        return jnp.logaddexp(-jnp.sum(squares), -jnp.sum(other))
+
+    target = pf.Target(log_density, dim=2, symmetry=permutations())
+    copy = Copy.around(target.symmetry, jnp.array([-1.0, 0.7]), 0.5 * jnp.eye(2))
+    one = OneCopy(target, copy)
+    grid = np.linspace(-7, 7, 401)
+    points = jnp.stack(jnp.meshgrid(jnp.asarray(grid), jnp.asarray(grid)), -1)
+
+    @jax.jit
+    def mass(points):
+        return jnp.sum(jnp.exp(jax.vmap(one.log_density)(points)))
+
+    found = mass(points.reshape(-1, 2)) * (grid[1] - grid[0]) ** 2
+    assert float(found) == pytest.approx(2 * math.pi, rel=1e-6)
+    x = jnp.array([0.3, -0.4])
+    np.testing.assert_allclose(one.score(x), jax.grad(one.log_density)(x), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_copy_of_a_rotated_density_has_its_normaliser():
+    """A normal in the plane: over log r, `2 pi r^2 exp(-r^2 / 2)` has the mass 2 pi."""
+    target = pf.Target(lambda x: -0.5 * jnp.sum(x**2), dim=2, symmetry=rotations())
+    one = OneCopy(target, Copy.blank(target.symmetry))
+    assert one.dim == 1
+    density = jax.jit(lambda y: jnp.exp(one.log_density(y[None])))
+    grid = jnp.linspace(-12.0, 4.0, 4001)
+    mass = integrate.trapezoid(jax.vmap(density)(grid), grid)
+    assert mass == pytest.approx(2 * math.pi, rel=1e-6)
+
+
+class TestDoor:
+    def test_what_is_symmetric_comes_in(self):
+        seen = examine(KEY, labels())
+        assert seen.passed
+        assert "does not change under permutations()" in str(seen)
+
+    def test_a_wrong_group_is_refused(self):
+        target = pf.Target(
+            lambda p: -jnp.sum((p["a"] - p["b"]) ** 2) - jnp.sum(p["a"] ** 2),
+            example={"a": jnp.zeros(3), "b": jnp.zeros(3)},
+            symmetry=permutations("a"),
+        )
+        with pytest.raises(DensityError) as error:
+            pf.fit(KEY, target, progress=False)
+        sentence = str(error.value)
+        assert "changes under the symmetry permutations('a')" in sentence
+        assert "it differs by" in sentence
+        assert "a[0] = " in sentence
+
+    @pytest.mark.parametrize("right", [True, False])
+    def test_of_a_score(self, right):
+        weights = jnp.ones(4) if right else jnp.arange(1.0, 5.0)
+        target = pf.ScoreTarget(lambda x: -weights * x, dim=4, symmetry=permutations())
+        assert examine(KEY, target).passed == right
+
+    def test_large_terms_are_rounded_and_not_refused(self):
+        def cluster(x):
+            apart = x[:, None] - x[None]
+            squares = jnp.sum(apart**2, -1) + jnp.eye(len(x))
+            inverse = jnp.where(jnp.eye(len(x)) == 1, 0.0, 1 / squares**3)
+            return -jnp.sum(2 * (inverse**2 - inverse)) - 0.5 * jnp.sum(x**2)
+
+        example = jnp.zeros((7, 3))
+        target = pf.Target(cluster, example=example, symmetry=particles())
+        names = {check.name: check for check in examine(KEY, target).checks}
+        assert names["symmetry"].ok
+
+
+BAD = {
+    "no group": (lambda: dict(symmetry="labels", dim=3), "must be a group"),
+    "an unknown name": (
+        lambda: dict(symmetry=permutations("m"), example={"mu": jnp.zeros(3)}),
+        "no parameter",
+    ),
+    "no names": (
+        lambda: dict(symmetry=permutations(), example={"a": 0.0, "b": 0.0}),
+        "must name the parameters",
+    ),
+    "lengths": (
+        lambda: dict(
+            symmetry=permutations("a", "b"),
+            example={"a": jnp.zeros(3), "b": jnp.zeros(2)},
+        ),
+        "as long",
+    ),
+    "ordered": (
+        lambda: dict(symmetry=permutations(), dim=3, constraints="ordered"),
+        "one or the other",
+    ),
+    "a positive sign": (
+        lambda: dict(symmetry=signs(), dim=3, constraints="positive"),
+        "changes the sign",
+    ),
+    "four dimensions": (lambda: dict(symmetry=rotations(), dim=4), "dim=2 or dim=3"),
+    "a vector of points": (lambda: dict(symmetry=translations(), dim=4), "instead of"),
+    "twice": (lambda: dict(symmetry=signs() * signs(), dim=4), "twice"),
+    "blocks": (lambda: dict(symmetry=permutations(blocks=3), dim=4), "equal blocks"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_group_that_does_not_fit_gets_a_sentence(name):
+    make, sentence = BAD[name]
+    with pytest.raises(UsageError, match=sentence):
+        pf.Target(lambda p: jnp.zeros(()), **make())
+
+
+def test_the_copy_is_found_around_a_maximum():
+    one, spent = eqx.filter_jit(divide)(KEY, labels())
+    np.testing.assert_allclose(np.sort(one.copy.template[0]), MEANS, atol=0.1)
+    np.testing.assert_allclose(one.copy.variance[0], 0.36, rtol=0.3)
+    assert spent > 0
+
+
+def test_a_fit_learns_one_copy_and_weighs_all():
+    target = labels()
+    fit = pf.fit(KEY, target, pf.methods.Gaussian(), steps=300, progress=False)
+    assert "one copy of 6 under permutations() (6 elements)" in str(fit)
+    x = fit.sampler.sample(KEY, 6000)
+    orders = np.unique(np.argsort(np.asarray(x), axis=1), axis=0, return_counts=True)[1]
+    assert len(orders) == 6
+    assert stats.chisquare(orders).pvalue > 1e-3
+    weighed = pf.weigh(jax.random.key(1), target, fit.sampler, 2000)
+    # The density is normalised.
+    assert abs(weighed.log_normaliser) < 4 * weighed.log_normaliser_se + 1e-3
+    assert weighed.ess > 1800

@@ -216,7 +216,7 @@ class Sampler(eqx.Module):
     def has_density(self) -> bool:
         """Whether `log_prob` and `sample_and_log_prob` are there."""
         return (
-            self._why_no_average is None
+            self.why_no_average is None
             and self.noise_scale is None
             and isinstance(self.network, AbstractDensityNetwork)
             and self.network.has_density
@@ -233,7 +233,7 @@ class Sampler(eqx.Module):
         return self.dim if self.symmetry is None else int(self.network.out_size)
 
     @property
-    def _why_no_average(self) -> str | None:
+    def why_no_average(self) -> str | None:
         """Why the average over the group cannot be computed, where it cannot."""
         group = self.symmetry
         if group is None:
@@ -304,9 +304,9 @@ class Sampler(eqx.Module):
     def _require_density(self, name: str) -> None:
         if self.has_density:
             return
-        if self._why_no_average is not None:
+        if self.why_no_average is not None:
             raise UsageError(
-                f"{name} needs a density, and this sampler {self._why_no_average}: "
+                f"{name} needs a density, and this sampler {self.why_no_average}: "
                 "that of one copy would not be that of the draws."
             )
         reason = "adds noise to its draws"

@@ -121,6 +121,11 @@ def weigh(
     """
     key = as_key(key)
     target.require_values("weigh")
+    if (reason := sampler.why_no_average) is not None:
+        raise UsageError(
+            f"weigh needs a sampler whose own density is known, and this one {reason}: "
+            "weights by the density of one copy would be wrong by an unknown factor."
+        )
     if not sampler.has_density:
         raise UsageError(
             "weigh needs a sampler whose own density is known, and this one adds noise "

@@ -1,5 +1,7 @@
 """Which copy of a symmetric density is learnt: the one around its highest maximum."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from pushforward.mcmc.ascent import (
     maximum_cost,
 )
 from pushforward.targets.base import AbstractTarget
-from pushforward.targets.one_copy import Copy, OneCopy
+from pushforward.targets.one_copy import Copy, OneCopy, divided
 
 # Ascents to the highest maximum, and steps where only a score is known.
 _ASCENTS, _STEPS = 64, 1000
@@ -24,6 +26,26 @@ _COOL = 0.05
 def divides(target: AbstractTarget) -> bool:
     """Whether one copy is learnt: of a score with noise all are."""
     return target.symmetry is not None and not target.has_noise_levels()
+
+
+def how_learnt(target: AbstractTarget) -> str | None:
+    """What a network learns of a target with a symmetry, as a sentence."""
+    action = target.symmetry
+    if action is None:
+        return None
+    moved = "and a random element moves each draw"
+    if not divides(target):
+        return f"The network learns all copies under {action.describe()}, {moved}."
+    alone, together = divided(action)
+    copies = math.prod(each.finite_size for each in (*alone, *together))
+    learnt = f"one copy of {copies:,}" if copies > 1 else "all copies"
+    if action.canonical_dim < action.structure.size:
+        learnt += ", without the rotation"
+    density = "averages over the group" if action.can_average else "not known"
+    return (
+        f"The network learns {learnt} under {action.describe()}, {moved}; log "
+        f"densities are {density}."
+    )
 
 
 def divide(key: PRNGKeyArray, target: AbstractTarget) -> tuple[OneCopy, int]:

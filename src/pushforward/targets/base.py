@@ -376,7 +376,7 @@ class Target(AbstractDeterministicTarget):
         *,
         example: Any = None,
         constraints: Constraints | None = None,
-        symmetry: Group | None = None,
+        symmetry: Any = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
         modes: Float[Array, "k d"] | None = None,
@@ -483,7 +483,7 @@ class ScoreTarget(AbstractDeterministicTarget):
         *,
         example: Any = None,
         constraints: Constraints | None = None,
-        symmetry: Group | None = None,
+        symmetry: Any = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
     ):
@@ -550,7 +550,7 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
         sigma_range: tuple[float, float],
         example: Any = None,
         constraints: Constraints | None = None,
-        symmetry: Group | None = None,
+        symmetry: Any = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
     ):
@@ -665,7 +665,7 @@ def view_functions(target: AbstractTarget) -> tuple[UserFunction, ...]:
 
 
 def bind_symmetry(
-    structure: Structure, symmetry: Group | None
+    structure: Structure, symmetry: Any
 ) -> tuple[Structure, Action | None]:
     """The structure under the constraints of a group, and the group on it."""
     if symmetry is None:

@@ -222,15 +222,17 @@ class Fit(AbstractTrained):
             ("target", self._subject),
             *((name, f"{value:.4g}") for name, value in self.history.last),
             ("history", f"{len(self.history)} rows, in .history"),
+            *(("symmetry", s) for s in [self.config["target"].get("symmetry")] if s),
             *(("doubt", doubt) for doubt in self.doubts),
         ]
         name = self.status.name.lower().replace("_", " ")
         return _html.heading(name, self.message) + _html.table(rows)
 
     def __str__(self) -> str:
-        return "\n".join(
-            [super().__str__(), *(f"  doubt    {doubt}" for doubt in self.doubts)]
-        )
+        lines = [super().__str__()]
+        if (symmetry := self.config["target"].get("symmetry")) is not None:
+            lines.append(f"  symmetry {symmetry}")
+        return "\n".join([*lines, *(f"  doubt    {doubt}" for doubt in self.doubts)])
 
 
 def _skipping(count: int) -> str:
