@@ -492,9 +492,11 @@ def test_the_copy_is_found_around_a_maximum():
     assert spent > 0
 
 
+@pytest.mark.slow
 def test_a_fit_learns_one_copy_and_weighs_all():
     target = labels()
-    fit = pf.fit(KEY, target, pf.methods.Gaussian(), steps=300, progress=False)
+    method = pf.methods.Gaussian(whiten=False, averaging=0.99)
+    fit = pf.fit(KEY, target, method, steps=1500, progress=False)
     assert "one copy of 6 under permutations() (6 elements)" in str(fit)
     x = fit.sampler.sample(KEY, 6000)
     orders = np.unique(np.argsort(np.asarray(x), axis=1), axis=0, return_counts=True)[1]
