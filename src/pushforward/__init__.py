@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from pushforward._cache import cache_programs
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
-    from pushforward.mcmc import Exploration, explore, refine
+    from pushforward.mcmc import Exploration, explore, refine, smooth
     from pushforward.reporting import plot, report
     from pushforward.sampler import Sampler, load, load_network, save_network
     from pushforward.targets import (
@@ -72,6 +72,7 @@ __all__ = [
     "refine",
     "report",
     "save_network",
+    "smooth",
     "symmetries",
     "targets",
     "train",
@@ -115,6 +116,7 @@ _HOME = {
     "refine": "mcmc",
     "report": "reporting",
     "save_network": "sampler",
+    "smooth": "mcmc",
     "symmetries": "targets",
     "train": "training",
     "weigh": "diagnostics",

@@ -233,6 +233,8 @@ def _constraint(name: str, site: dict[str, Any]) -> str:
         raise _unknown(name, support)
     if isinstance(support, type(c.ordered_vector)):
         return "ordered"
+    if isinstance(support, type(c.circular)):
+        return "circular"
     if isinstance(support, c.interval):
         low, high = numbers
         return "unit_interval" if numbers == [0, 1] else f"interval({low!r}, {high!r})"
@@ -249,6 +251,6 @@ def _unknown(name: str, support: Any) -> UsageError:
     kind = type(support).__name__.strip("_")
     return UsageError(
         f"The site {name!r} has the support {kind}, for which there is no constraint; "
-        "write it as a function of sites that are real, positive, bounded, ordered or "
-        "on a simplex."
+        "write it as a function of sites that are real, positive, bounded, ordered, "
+        "angles or on a simplex."
     )

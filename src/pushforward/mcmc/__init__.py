@@ -14,6 +14,7 @@ from pushforward.mcmc.nuts import NUTSResult, WarmNUTS, nuts, nuts_draws, nuts_w
 from pushforward.mcmc.rejuvenate import rejuvenate
 from pushforward.mcmc.result import MCMCResult
 from pushforward.mcmc.smc import Particles, repeated_smc, tempered_smc
+from pushforward.mcmc.smoothed import smooth
 from pushforward.mcmc.svgd import svgd
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "rejuvenate",
     "repeated_smc",
     "sgld",
+    "smooth",
     "svgd",
     "tempered_smc",
 ]

@@ -46,6 +46,24 @@ def _log_ratios(u: Array) -> Array:
     return padded - jnp.mean(padded, axis=-1, keepdims=True)
 
 
+def _below_pi(x: Array) -> Array:
+    """Angles in [-pi, pi), out of which rounding may take them."""
+    kind = np.dtype(x.dtype).type
+    # In 32 bits pi is rounded up.
+    low, high = kind(-math.pi), kind(math.pi)
+    if float(high) > math.pi:
+        low, high = np.nextafter(low, kind(0)), np.nextafter(high, kind(0))
+    return jnp.clip(x, low, np.nextafter(high, kind(0)))
+
+
+def _uncoiled(x: Array) -> Array:
+    """The coordinate of any angle: finite, also at the seam where -pi meets pi."""
+    inside = _below_pi(x - 2 * math.pi * jnp.floor((x + math.pi) / (2 * math.pi)))
+    share = (inside + math.pi) / (2 * math.pi)
+    eps = jnp.finfo(x.dtype).eps
+    return jax.scipy.special.ndtri(jnp.clip(share, 0.5 * eps, 1 - 0.5 * eps))
+
+
 def _helmert(n: int, dtype: Any) -> Array:
     """Orthonormal columns whose sums are 0, an n by n - 1 matrix."""
     i, k = np.ogrid[:n, 1:n]
@@ -159,6 +177,15 @@ KINDS: dict[str, Bijection] = {
         least=2,
         lift=_log_ratios,
         lower=lambda x: x[..., :-1] - x[..., -1:],
+    ),
+    # Angles. What is uniform on the circle is standard normal in the coordinate; an
+    # angle and the same with a full turn more are one.
+    "circular": Bijection(
+        0,
+        lambda u: _below_pi(2 * math.pi * jax.scipy.stats.norm.cdf(u) - math.pi),
+        _uncoiled,
+        lambda u: jax.scipy.stats.norm.logpdf(u) + math.log(2 * math.pi),
+        jnp.isfinite,
     ),
     # Points along the first axis whose mean is 0. The coordinates are orthonormal, so
     # the density is one of volumes in the space of such points.
@@ -285,6 +312,7 @@ unit_interval = Constraint("unit_interval")
 ordered = Constraint("ordered")
 simplex = Constraint("simplex")
 centred = Constraint("centred")
+circular = Constraint("circular")
 
 
 def _bounded(kind: str, *bounds: Any) -> Constraint:

@@ -239,7 +239,7 @@ class Signs(AbstractFactor):
         for i in self.leaves(structure, everywhere=True):
             leaf = structure.leaves[i]
             what = repr(leaf.name) if leaf.name else "the vector"
-            if leaf.constraint.kind not in _LINEAR:
+            if leaf.constraint.kind not in (*_LINEAR, "circular"):
                 raise UsageError(
                     f"The symmetry {self} changes the sign of {what}, whose constraint "
                     f"is '{leaf.constraint}'."
