@@ -124,7 +124,7 @@ def lj13() -> Hard:
 
     def log_density(x):
         inverse = 1 / (jnp.sum((x[i] - x[j]) ** 2, axis=1) + 1e-6) ** 3
-        return -jnp.sum(inverse**2 - 2 * inverse) - 0.5 * jnp.sum(x**2)
+        return -2 * jnp.sum(inverse**2 - 2 * inverse) - 0.5 * jnp.sum(x**2)
 
     return Hard(
         lambda: pf.Target(

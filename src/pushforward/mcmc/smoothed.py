@@ -131,7 +131,8 @@ def smooth(
     explore_key, noise_key, choice_key = jax.random.split(key, 3)
     found = explore(explore_key, target, max_evaluations=max_evaluations)
     if sigma_range is None:
-        widths = np.sqrt(np.sum(found.mode_axes**2, axis=2))
+        # The lengths of the columns, which are the axes.
+        widths = np.sqrt(np.sum(found.mode_axes**2, axis=1))
         spread = np.std(np.asarray(found.particles), axis=0)
         sigma_range = (
             _LOWEST * float(np.min(widths)),
