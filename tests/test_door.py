@@ -10,6 +10,7 @@ import pushforward as pf
 from pushforward import methods, networks
 from pushforward.errors import DensityError, TrainingError
 from pushforward.mcmc.tails import look_again
+from pushforward.methods.adaptive import doubts_of
 from pushforward.targets.examine import examine
 from pushforward.training import api
 from pushforward.training.divergence import LastDraws, last_draws
@@ -77,12 +78,20 @@ def test_doubts_go_with_the_fit(tmp_path):
     (doubt,) = fit.doubts
     assert "because 'x[0]' is negative there" in doubt
     assert fit.config["target"]["doubts"] == [doubt]
-    assert " There is a doubt about the density." in fit.message
+    assert " There is a doubt, in .doubts." in fit.message
     assert f"\n  doubt    {doubt}" in str(fit)
     again = pf.fit(KEY, target, QUICK, out=out, resume=True, progress=False)
     assert again.doubts == fit.doubts and again.message == fit.message
     (many,) = pf.fit_many(jax.random.split(KEY, 1), target, QUICK, progress=False)
     assert "because 'x[0]' is negative there" in many.doubts[0]
+
+
+def test_the_training_has_doubts_of_its_own():
+    assert doubts_of(True, 0.9, 0.8) == ()
+    (doubt,) = doubts_of(True, 0.9, 0.031)
+    assert "was worth 0.9 draws" in doubt and "a particle of the target 0.031" in doubt
+    disagreed, again = doubts_of(False, 0.9, 0.031)
+    assert "did not agree on the normaliser" in disagreed and again == doubt
 
 
 def test_no_doubts():

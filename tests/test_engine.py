@@ -1,5 +1,6 @@
 """The engine: resuming, interrupting, skipping, tracing nothing twice."""
 
+import dataclasses
 import json
 import signal
 
@@ -12,7 +13,6 @@ import pytest
 import pushforward as pf
 from pushforward import methods, networks
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
-from pushforward.objectives import Noise
 from pushforward.training import api, runner
 from pushforward.training.door import admit
 from wrapped import GAUSSIAN as TINY_GAUSSIAN
@@ -194,7 +194,7 @@ def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
         key, target, TINY_DFT, steps=steps, out=out, resume=True, progress=False
     )
     assert longer.finished and longer.history["step"][-1] == steps
-    noise = Noise(power=1.0)
+    noise = dataclasses.replace(TINY_DFT.objective.noise, power=1.0)
     changed = eqx.tree_at(lambda m: m.objective.noise, TINY_DFT, noise)
     refused(out, "with objective.noise.power=2.0", key, target, changed, resume=True)
 

@@ -28,7 +28,7 @@ def test_refining_needs_a_density_and_a_count():
     draws = jnp.zeros((10, 2))
     with pytest.raises(UsageError, match="only a score"):
         pf.refine(jax.random.key(0), pf.targets.get("funnel_coinsvgd"), draws, steps=5)
-    with pytest.raises(UsageError, match="not be negative"):
+    with pytest.raises(UsageError, match="at least 0, not -1"):
         pf.refine(jax.random.key(0), pf.targets.get("mog2"), draws, steps=-1)
 
 

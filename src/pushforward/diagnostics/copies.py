@@ -1,11 +1,11 @@
 """Draws modulo a symmetry: those of all copies become draws of one."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from pushforward import _programs
 from pushforward.mcmc.copies import divide
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.one_copy import OneCopy
@@ -20,7 +20,7 @@ def one_copy(target: AbstractTarget) -> tuple[OneCopy, int]:
     return one, int(spent)
 
 
-_divide = eqx.filter_jit(divide)
+_divide = _programs.compiled(divide)
 
 
 def in_one_copy(
@@ -32,6 +32,6 @@ def in_one_copy(
     return np.asarray(_bring(key, one, jnp.asarray(draws, float)), np.float64)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _bring(key, one, draws):
     return one.bring(key, draws)

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from pushforward import _programs
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget
 
@@ -106,17 +106,17 @@ class Sample:
         return padded(n) * (2 if target.why_no_density() is None else 1)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _log_density_block(target, block):
     return target.map(target.log_density, block)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _own_log_density_block(sampler, block):
     return sampler.log_prob(block)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _score_block(target, block):
     return target.map(target.score, block)
 

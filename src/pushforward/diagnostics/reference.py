@@ -12,6 +12,7 @@ from blackjax.diagnostics import ess_bulk, rhat
 from jaxtyping import Float, Int, PRNGKeyArray
 from scipy.spatial.distance import cdist
 
+from pushforward import _programs
 from pushforward.diagnostics.budget import Budget
 from pushforward.diagnostics.copies import COPY, in_one_copy, one_copy
 from pushforward.diagnostics.evaluation import MAX_OUTSIDE, log_densities, padded
@@ -391,7 +392,7 @@ def _by_smc(key, rng, target, n, budget):
     return dataclasses.replace(reference, doubts=tuple(doubts))
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _explore(key, target, width, max_temperatures):
     """`explore` in coordinates that are `width` of the target's long."""
     scaling = Preconditioner.affine(jnp.zeros(target.dim), width * jnp.eye(target.dim))

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pushforward import _programs
 from pushforward._validate import whole_number
 from pushforward.errors import UsageError
 from pushforward.mcmc.ascent import (
@@ -196,15 +197,15 @@ def _explore_one_copy(
     )
 
 
-_divide = eqx.filter_jit(divide)
+_divide = _programs.compiled(divide)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _spread_out(key, one, points):
     return one.spread_out(key, points)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _in_full(one, centres, axes):
     """Points of the copy, and axes there, in the coordinates of the target."""
 
@@ -237,19 +238,19 @@ def _size(n: int) -> int:
     return next((size for size in _SIZES if size >= n), n)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _unflatten(target: AbstractTarget, particles):
     return jax.vmap(target.structure.unflatten)(particles)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _ascend_around(key, i, target, n, centre, scale, low, high):
     key = jax.random.fold_in(key, i)
     starts, sizes = log_uniform_starts(key, n, centre, scale, low, high)
     return ascend(target.log_density, starts, sizes)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _maximum_at_each(target, points):
     return jax.lax.map(lambda x: maximum_at(target.log_density, x), points)
 
@@ -355,7 +356,7 @@ def _mixture(logs, means, factors, *, size: int) -> GaussianMixture:
     )
 
 
-_make_mixture = eqx.filter_jit(GaussianMixture.of)
+_make_mixture = _programs.compiled(GaussianMixture.of)
 
 
 def _lower(axes):
@@ -397,7 +398,7 @@ def _spread(positions):
     return positions.mean(axis=0), 1.5 * np.linalg.cholesky(covariance + ridge)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _temper(key, i, target, base: GaussianMixture, n: int) -> Particles:
     """A run in coordinates in which the widest Gaussian of the base is standard."""
     start_key, key = jax.random.split(jax.random.fold_in(key, i))
@@ -514,7 +515,7 @@ def _joined(target: AbstractTarget, positions):
     return roots
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _heights_between(target: AbstractTarget, positions):
     along = jnp.linspace(0.0, 1.0, _POINTS_BETWEEN, dtype=positions.dtype)
 

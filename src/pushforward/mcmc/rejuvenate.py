@@ -1,12 +1,12 @@
 """HMC moves of many sizes, which undo what resampling left to chance."""
 
 import blackjax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward import _programs
 from pushforward.mcmc.moments import mean_and_covariance
 from pushforward.mcmc.result import MCMCResult
 from pushforward.targets.base import AbstractTarget
@@ -24,7 +24,7 @@ NUM_MOVES = len(_LOG_SIZES)
 NUM_EVALUATIONS = int(np.sum(_LEAPFROGS + 1))
 
 
-@eqx.filter_jit
+@_programs.compiled
 def rejuvenate(
     key: PRNGKeyArray,
     target: AbstractTarget,

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward import _programs
 from pushforward._validate import whole_number
 from pushforward.errors import UsageError
 from pushforward.mcmc.exploration import explore
@@ -160,7 +161,7 @@ def smooth(
     return smoothed
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _prepare(target, directions, particles, log_normaliser) -> SmoothedScore:
     values, scores = jax.vmap(target.value_and_score)(particles)
     return SmoothedScore(

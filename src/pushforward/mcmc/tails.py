@@ -7,12 +7,12 @@ residuals of any size. From its highest point it falls at once.
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pushforward import _programs
 from pushforward.mcmc.ascent import ascend, log_uniform_starts
 from pushforward.targets import probing
 from pushforward.targets.base import AbstractTarget
@@ -107,7 +107,7 @@ def look_again(
     return SecondLook(found[0] if found else None, settled, height, distance)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _climb(
     key: PRNGKeyArray, target: AbstractTarget, n: int
 ) -> tuple[Float[Array, " d"], Float[Array, ""]]:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pushforward import _validate
+from pushforward import _programs, _validate
 from pushforward.errors import UsageError
 from pushforward.mcmc.copies import divide, divides
 from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
@@ -68,6 +68,8 @@ _STALLED, _LONGEST = 0.8, 0.4
 _IMPROVED, _PATIENCE, _LAST_REVIEWS = 0.85, 4, 4
 # The share of the schedule that such a last part is.
 _LAST_SHARE = 0.4
+# Where draws or particles are worth less than this, the fit says so.
+_DOUBTFUL = 0.25
 # The weight of the forward KL beside the reverse KL, at first.
 _FORWARD = 0.2
 # In few dimensions the mixture has as many components as exploration's particles tell
@@ -81,6 +83,7 @@ class Prepared(eqx.Module):
     """What exploration leaves to training."""
 
     initialisation: Initialisation
+    agreed: Bool[Array, ""]
     mixture: Any
     pool: Float[Array, "n d"]
     held: Float[Array, "m d"]
@@ -106,6 +109,10 @@ class AdaptiveState(AbstractState):
     since: Int[Array, ""]
     improving: Bool[Array, ""]
     complete: Bool[Array, ""]
+    # Whether the runs of exploration agreed, and what the draws and the particles were
+    # worth at the last review, as shares of their numbers.
+    agreed: Bool[Array, ""]
+    worth: Float[Array, "2"]
 
 
 class ExploreAndTrain(AbstractMethod):
@@ -169,6 +176,7 @@ class ExploreAndTrain(AbstractMethod):
             Initialisation(
                 preconditioner, u[:1], VarianceReduction(), evaluations, copy
             ),
+            jnp.asarray(found.agreed),
             mixture,
             _repeated(np.asarray(u)[pool], _POOL),
             _repeated(np.asarray(u)[held], _HELD),
@@ -183,6 +191,7 @@ class ExploreAndTrain(AbstractMethod):
         evaluations = jnp.zeros((), jnp.int32)
         return Prepared(
             Initialisation(one, blank, VarianceReduction(), evaluations, copy),
+            jnp.zeros((), bool),
             (jnp.zeros(k), jnp.zeros((k, dim)), jnp.zeros((k, dim, dim))),
             jnp.zeros((_POOL, dim)),
             jnp.zeros((_HELD, dim)),
@@ -228,6 +237,8 @@ class ExploreAndTrain(AbstractMethod):
             since=jnp.zeros((), jnp.int32),
             improving=no,
             complete=no,
+            agreed=previous.agreed,
+            worth=jnp.zeros(2),
         )
 
     def step(
@@ -315,6 +326,7 @@ class ExploreAndTrain(AbstractMethod):
             jax.tree.map(operator.itemgetter(i), judged) for i in range(2)
         )
         better = ~(best.divergence < found.divergence)
+        kept = _choose(better, found, best)
         agree = (found.ess > 1 - _ENOUGH) & (found.ess_particles > 1 - _ENOUGH)
         stalled = found.divergence > _STALLED * state.last
         late = state.clock.progress >= _LONGEST
@@ -333,6 +345,7 @@ class ExploreAndTrain(AbstractMethod):
             since=since,
             improving=improving,
             complete=(agree & state.improving) | (state.clock.progress >= 1),
+            worth=jnp.stack([kept.ess, kept.ess_particles]),
             initialisation=dataclasses.replace(state.initialisation, evaluations=spent),
         )
         return new, {**found._asdict(), "kept": better.astype(delta.dtype)}
@@ -340,9 +353,38 @@ class ExploreAndTrain(AbstractMethod):
     def is_complete(self, state: AdaptiveState) -> Bool[Array, ""]:
         return state.complete
 
+    def doubts(self, state: AdaptiveState) -> tuple[str, ...]:
+        draws, particles = np.asarray(state.worth).tolist()
+        return doubts_of(bool(state.agreed), draws, particles)
+
     def sampler(self, target: AbstractTarget, state: AdaptiveState) -> Sampler:
         found = state.initialisation.preconditioner
         return Sampler(state.best, found, target.structure, symmetry=target.symmetry)
+
+
+def doubts_of(agreed: bool, draws: float, particles: float) -> tuple[str, ...]:
+    """What exploration and the last review give reason to doubt.
+
+    Args:
+        agreed: whether the runs of exploration agreed.
+        draws: what draws of the sampler were worth, as a share of their number.
+        particles: what particles of the target were worth.
+    """
+    found = []
+    if not agreed:
+        found.append(
+            "Independent runs of exploration did not agree on the normaliser, so mass "
+            "may be missing from the sampler; look at pf.explore, and give it more "
+            "max_evaluations."
+        )
+    if min(draws, particles) < _DOUBTFUL:
+        found.append(
+            f"At the last review a draw of the sampler was worth {draws:.2g} draws of "
+            f"the target, and a particle of the target {particles:.2g} draws of the "
+            "sampler; exact draws would be worth 1. Check the draws, and weigh or "
+            "refine them."
+        )
+    return tuple(found)
 
 
 def _most_components(dim: int) -> int:
@@ -394,11 +436,11 @@ def _coordinates(found: Exploration):
     return preconditioner, u, axes
 
 
-_divide = eqx.filter_jit(divide)
-_from_particles = eqx.filter_jit(from_particles)
+_divide = _programs.compiled(divide)
+_from_particles = _programs.compiled(from_particles)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _into(preconditioner: Preconditioner, x, centres, axes):
     u = jax.vmap(preconditioner.from_target)(x)
 

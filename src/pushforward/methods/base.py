@@ -185,6 +185,10 @@ class AbstractMethod(AbstractTask):
     def sampler(self, target: AbstractTarget, state: State) -> Sampler:
         """What has been learnt so far."""
 
+    def doubts(self, state: State) -> tuple[str, ...]:
+        """What the training itself gives reason to doubt, a sentence for each."""
+        return ()
+
     def result(self, target: AbstractTarget, state: State) -> Sampler:
         return self.sampler(target, state)
 

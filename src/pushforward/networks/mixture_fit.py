@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from pushforward import _programs
 
 # Logits, means and lower factors of the covariances of a Gaussian mixture.
 Mixture = tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, "k d d"]]
@@ -75,7 +76,7 @@ def fit_mixture(
 UNUSED = -1e4
 
 
-@eqx.filter_jit
+@_programs.compiled
 def fit_mixture_to_modes(
     key: PRNGKeyArray,
     x: Float[Array, "n d"],

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ import scipy
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import stats
 
+from pushforward import _programs
 from pushforward._version import __version__
 from pushforward.diagnostics.evaluation import log_densities, padded
 from pushforward.diagnostics.reference import Reference
@@ -195,7 +195,7 @@ def _columns(structure, flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n 
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def _unflatten(structure, flat: Float[Array, "n d"]) -> Any:
     return jax.vmap(structure.unflatten)(flat)
 
@@ -352,7 +352,7 @@ def _untold(
             "The reference is not exact: it was made by tempered SMC. A mode that "
             "neither it nor the sampler has found shows nowhere on this page."
         )
-    said += [f"A doubt about the density: {doubt}" for doubt in contents["doubts"]]
+    said += [f"A doubt: {doubt}" for doubt in contents["doubts"]]
     if contents["outside"]:
         said.append(
             f"At {contents['outside']:.2%} of the draws the density is zero, or "

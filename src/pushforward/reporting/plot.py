@@ -33,7 +33,15 @@ except ImportError as error:
         "Plots need matplotlib: pip install 'pushforward[plots]'"
     ) from error
 
-__all__ = ["draws", "ecdf", "marginals", "pairs", "training", "weights"]
+__all__ = [
+    "density_contours",
+    "draws",
+    "ecdf",
+    "marginals",
+    "pairs",
+    "training",
+    "weights",
+]
 
 # Dots in a panel: more only make it black. Panels in a figure: more cannot be read.
 MAX_DOTS, MAX_MARGINALS, MAX_PAIRS = 5000, 12, 5
@@ -389,7 +397,17 @@ def density_contours(
     ]
     | None
 ):
-    """Grid, log density on it, and the levels; None where there is no density."""
+    """The log density on a grid, for contours that enclose shares of the reference.
+
+    Args:
+        target: a target of two coordinates.
+        reference: exact or reference draws, whose log densities give the levels.
+        limits: the lowest and the highest value of each coordinate.
+
+    Returns:
+        The grid along both coordinates, the log density on it, and the levels; None
+        where there is no density.
+    """
     if target.why_no_density() is not None:
         return None
     x, y = (np.linspace(low, high, 200) for low, high in limits)

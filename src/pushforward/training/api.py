@@ -271,7 +271,7 @@ def _fit_of(
         history=History(outcome.rows),
         config=config,
         evaluations=_evaluations(target, outcome) + (drawn.evaluations if drawn else 0),
-        doubts=tuple(config["target"].get("doubts", ())),
+        doubts=(*config["target"].get("doubts", ()), *_doubts(outcome)),
         outside=None if drawn is None else drawn.outside,
         steps=outcome.steps,
         planned=outcome.planned,
@@ -281,6 +281,13 @@ def _fit_of(
         out=None if directory is None else directory.path,
         target=target,
     )
+
+
+def _doubts(outcome: Outcome) -> tuple[str, ...]:
+    """What the last stage of the training gives reason to doubt."""
+    method, _ = outcome.stages[-1]
+    assert isinstance(method, AbstractMethod)
+    return method.doubts(outcome.state)
 
 
 def _evaluations(target: AbstractTarget, outcome: Outcome) -> int:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from pushforward import _programs
 from pushforward.methods.base import AbstractTask
 from pushforward.targets.stacked import per_seed_part, target_of_seed
 
@@ -48,7 +49,12 @@ def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
 
 
 @eqx.filter_jit
-def begin(
+def _step(learner: AbstractTask, key, target, state):
+    """`learner.step`, traced once for the two programs that hold it."""
+    return learner.step(key, target, state)
+
+
+def first_state(
     learner: AbstractTask,
     target: Any,
     key: Key[Array, "..."],
@@ -64,7 +70,7 @@ def begin(
         chosen = target_of_seed(target, own)
         init_key = jax.random.fold_in(key, _INIT)
         state = learner.init(init_key, chosen, steps, previous)
-        _, info = eqx.filter_eval_shape(learner.step, key, chosen, state)
+        _, info = eqx.filter_eval_shape(_step, learner, key, chosen, state)
         return state, {name: jnp.zeros((), jnp.float32) for name in info}
 
     if key.shape:
@@ -75,6 +81,9 @@ def begin(
     zeros = jnp.zeros(key.shape, jnp.int32)
     never = zeros + NOT_ENDED
     return RunState(state, zero, sums, zeros, zeros, zeros, never, never)
+
+
+begin = _programs.compiled(first_state)
 
 
 def inherit(fresh: RunState, before: RunState) -> RunState:
@@ -88,7 +97,7 @@ def inherit(fresh: RunState, before: RunState) -> RunState:
     )
 
 
-@eqx.filter_jit
+@_programs.compiled
 def advance(
     learner: AbstractTask,
     target: Any,
@@ -121,7 +130,7 @@ def advance(
 
     def one(key, own, state, sums, i):
         step_key = jax.random.fold_in(key, i)
-        state, info = learner.step(step_key, target_of_seed(target, own), state)
+        state, info = _step(learner, step_key, target_of_seed(target, own), state)
         sums = {k: total + info[k].astype(total.dtype) for k, total in sums.items()}
         return state, sums, all_finite(info)
 
@@ -163,7 +172,7 @@ def advance(
     return RunState(state, end, sums, count, total, in_a_row, ended, run.complete)
 
 
-@eqx.filter_jit
+@_programs.compiled
 def review(
     learner: AbstractTask,
     target: Any,

@@ -29,6 +29,7 @@ from pushforward.training.loop import (
     advance,
     all_finite,
     begin,
+    first_state,
     inherit,
     means,
     review,
@@ -133,9 +134,9 @@ class _Run:
             return jax.vmap(lambda k: stage_key(k, stage))(self.key)
         return stage_key(self.key, stage)
 
-    def _begin(self, stage: int, previous: Any) -> RunState:
+    def _begin(self, stage: int, previous: Any, start: Any = begin) -> RunState:
         steps = jnp.asarray(self._steps(stage), jnp.int32)
-        return begin(
+        return start(
             self.programs[stage],
             self.program_target,
             self._key(stage),
@@ -171,7 +172,7 @@ class _Run:
         skeleton: Any = None
         previous = eqx.filter_eval_shape(self.stages[0].prepared, self.target)
         for i in range(stage + 1):
-            skeleton = eqx.filter_eval_shape(self._begin, i, previous)
+            skeleton = eqx.filter_eval_shape(self._begin, i, previous, first_state)
             previous = skeleton.state
         state = self.directory.read_state(skeleton)
         made = self._steps_before(stage) + position.step

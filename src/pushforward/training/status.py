@@ -149,8 +149,9 @@ class Fit(AbstractTrained):
         sampler: the trained sampler.
         evaluations: how often the target was evaluated, the initialisation included,
             and the draws at the end.
-        doubts: what may be wrong with the target, and may be right: a sentence for
-            each. The density is zero at points, or it does not seem to fall.
+        doubts: what may be wrong, and may be right: a sentence for each. The density is
+            zero at points, or does not seem to fall; or exploration or the last review
+            of the training say that the sampler may be far from the target.
         outside: the share of draws of the trained sampler at which the log density is
             not a finite number, so that the density counts as zero. None where it was
             not computed.
@@ -212,7 +213,7 @@ class Fit(AbstractTrained):
         if self.doubts:
             one = len(self.doubts) == 1
             which = "a doubt" if one else f"{len(self.doubts)} doubts"
-            text += f" There {'is' if one else 'are'} {which} about the density."
+            text += f" There {'is' if one else 'are'} {which}, in .doubts."
         return text
 
     def _repr_html_(self) -> str:
