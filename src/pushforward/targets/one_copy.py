@@ -179,7 +179,9 @@ class Copy(eqx.Module):
 
         def scores(places: list[Any]) -> Float[Array, " n"]:
             k = len(places)
-            total = sum(table[k] for table in plain)
+            total = jnp.zeros(each.n, values[0].dtype)
+            for table in plain:
+                total += table[k]
             for own, wanted, width in distances:
                 for i, place in enumerate(places):
                     miss = own[:, place] - wanted[k, i][None]
@@ -195,9 +197,10 @@ class Copy(eqx.Module):
             moved = _act(together, element, values)
             parts = zip(moved, self.template, self.variance, strict=True)
             # A mean variance, which no element changes.
-            return -0.5 * sum(
+            squares = [
                 jnp.sum((x - t) ** 2) / _positive(jnp.mean(v)) for x, t, v in parts
-            )
+            ]
+            return -0.5 * jnp.sum(jnp.stack(squares))
 
         return jax.vmap(one)(_elements(together))
 
