@@ -506,3 +506,55 @@ def test_a_fit_learns_one_copy_and_weighs_all():
     # The density is normalised.
     assert abs(weighed.log_normaliser) < 4 * weighed.log_normaliser_se + 1e-3
     assert weighed.ess > 1800
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["density", "score"])
+def test_two_networks_learn_one_copy_in_canonical_coordinates(kind, tmp_path):
+    def log_density(x):
+        return -jnp.sum(x**2)
+
+    options = {"example": jnp.zeros((3, 2)), "symmetry": particles()}
+    target = pf.Target(log_density, **options)
+    if kind == "score":
+        target = pf.ScoreTarget(jax.grad(log_density), **options)
+    method = pf.methods.DFT(
+        network=pf.networks.residual(8, 1), batch_size=8, particles=64
+    )
+    out = tmp_path / "run"
+    fit = pf.fit(KEY, target, method, steps=6, progress=False, out=out)
+    # Of four coordinates of centred points one is the rotation.
+    assert (fit.sampler.dim, fit.sampler.network.out_size) == (4, 3)
+    x = fit.sampler.sample(KEY, 5)
+    np.testing.assert_allclose(x.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_array_equal(pf.load(out).sample(KEY, 5), x)
+    # What was found of the copy is in the checkpoint.
+    longer = pf.fit(KEY, target, method, steps=8, progress=False, out=out, resume=True)
+    whole = pf.fit(KEY, target, method, steps=8, progress=False)
+    assert longer.steps == whole.steps == 8
+    plain = pf.Target(log_density, example=jnp.zeros((3, 2)), constraints="centred")
+    if kind == "density":
+        with pytest.raises(FileError, match="another symmetry"):
+            pf.fit(KEY, plain, method, progress=False, out=out, resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [False, True])
+def test_check_looks_at_one_copy(wrong):
+    target = labels(sample=draw_labels)
+    draws = draw_labels(KEY, 2000)
+    # Of one order alone: the same draws modulo the group.
+    draws = jnp.sort(draws, axis=1)
+    if wrong:
+        draws = draws.at[:, 0].add(0.3)
+    verdict = pf.check(jax.random.key(4), target, draws)
+    assert verdict.outcome == ("failed" if wrong else "passed")
+
+
+@pytest.mark.slow
+def test_exploration_lists_the_modes_of_one_copy():
+    found = pf.explore(KEY, labels(), max_evaluations=1)
+    assert len(found.mode_weights) == 1
+    assert abs(found.log_normaliser) < 0.2
+    orders = np.argsort(np.asarray(found.particles), axis=1)
+    assert len(np.unique(orders, axis=0)) == 6
