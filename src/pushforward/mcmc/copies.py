@@ -95,7 +95,10 @@ def _settle(key: PRNGKeyArray, target: AbstractTarget):
 
 
 def _shortened(axes, radius):
-    """Axes no longer than a tenth of the size of the point."""
+    """Axes no longer than a tenth of the size of the point, or than the shortest.
+
+    A point at the centre of all rotations has no orbit, and a size of 0.
+    """
     lengths = jnp.sqrt(jnp.sum(axes**2, axis=0))
-    longest = np.float32(0.1) * radius
+    longest = jnp.maximum(np.float32(0.1) * radius, jnp.min(lengths))
     return axes * jnp.minimum(1.0, longest / lengths)[None].astype(axes.dtype)

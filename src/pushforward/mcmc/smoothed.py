@@ -28,7 +28,6 @@ from pushforward.errors import UsageError
 from pushforward.mcmc.exploration import explore
 from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget, NoiseConditionalTarget
-from pushforward.targets.symmetries import Product
 
 # The lowest level, in widths of the narrowest mode, and the highest, in standard
 # deviations of the particles.
@@ -116,7 +115,9 @@ def smooth(
         max_evaluations: the budget of the exploration, as for `explore`.
 
     Returns:
-        A target whose score at one point and level is the same in every call.
+        A target whose score at one point and level is the same in every call. It has no
+        symmetry, even where `target` has one: the score from a number of points has it
+        only roughly.
     """
     key, target = one_key(key), as_target(target)
     target.require_values("smooth")
@@ -147,18 +148,16 @@ def smooth(
         jnp.asarray(found.log_normaliser, float),
     )
     structure = target.structure
-    group = target.symmetry
     example = jax.tree.map(lambda s: np.zeros(s.shape), structure.shapes())
     constraints = {leaf.name: leaf.constraint for leaf in structure.leaves}
-    smoothed = NoiseConditionalTarget(
+    # Without its symmetry: a score from random points has it only roughly.
+    return NoiseConditionalTarget(
         score,
         sigma_range=sigma_range,
         example=example,
         constraints=constraints,
-        symmetry=None if group is None else Product(group.factors),
         sample=target.sample_fn,
     )
-    return smoothed
 
 
 @_programs.compiled
