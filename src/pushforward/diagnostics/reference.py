@@ -1,4 +1,4 @@
-"""What draws are compared with: exact draws, the user's own, or two short SMC runs."""
+"""What draws are compared with: exact draws, the user's own, or two explorations."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,7 +12,6 @@ from blackjax.diagnostics import ess_bulk, rhat
 from jaxtyping import Float, Int, PRNGKeyArray
 from scipy.spatial.distance import cdist
 
-from pushforward import _programs
 from pushforward.diagnostics.budget import Budget
 from pushforward.diagnostics.copies import COPY, in_one_copy, one_copy
 from pushforward.diagnostics.evaluation import MAX_OUTSIDE, log_densities, padded
@@ -21,38 +20,32 @@ from pushforward.diagnostics.permutations import num_permutations
 from pushforward.diagnostics.two_sample import MeanChange, RobustScaler, SlicedW2
 from pushforward.errors import UsageError
 from pushforward.mcmc.copies import divides
+from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
 from pushforward.mcmc.rejuvenate import NUM_EVALUATIONS, rejuvenate
-from pushforward.mcmc.smc import (
-    EVALUATIONS_PER_TEMPERATURE,
-    MAX_TEMPERATURES,
-    repeated_smc,
-)
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.one_copy import OneCopy
-from pushforward.targets.preconditioner import Preconditioned, Preconditioner
 
-# Particles of each of the two runs.
+# Particles that are taken from each of the two explorations.
 PARTICLES = 4096
 
 # Reference draws used for each draw that is judged, where there are as many: what lies
 # far out is rare, and a tail that is cut off at 99.5 % takes so many to be seen.
 _FACTOR = 10
 
-# Evaluations of one particle in a run and the rejuvenation after it, roughly; times
-# the particles and the data this is what a reference made here may cost where the
-# caller sets no bound.
-_EVALUATIONS = 1900
+# What a reference made here may cost where the caller sets no bound: its evaluations
+# times the data.
 _MAX_TERMS = 1.5e10
 
-# How often the particles are rejuvenated after a run, and after how many of these
-# their positions are compared with those at the end.
+# How often the particles are rejuvenated after an exploration, and after how many of
+# these their positions are compared with those at the end.
 REJUVENATIONS, _SETTLING = 5, 2
+_AFTER = 2 * PARTICLES * (REJUVENATIONS * NUM_EVALUATIONS + 2)
 
 # A chain that accepts less cannot show that points stand still.
 MIN_ACCEPTANCE = 0.1
 
-# Rounds of a tempered-SMC run, and temperatures of a round that most targets need.
-_ROUNDS, _LEAST_TEMPERATURES = 2, 8
+# With fewer evaluations an exploration sees too little to compare anything with.
+_LEAST_EXPLORATION = 500_000
 
 # Particles are not independent, since resampling copies them. Measured over many runs
 # on targets that SMC masters, the variance of their means is one to three times that
@@ -179,12 +172,12 @@ def make_reference(
             "a reference="
         )
     terms = target.num_terms
-    if budget.most is None and 2 * PARTICLES * _EVALUATIONS * terms > _MAX_TERMS:
+    if budget.most is None and (_AFTER + 2 * MAX_EVALUATIONS) * terms > _MAX_TERMS:
         return (
-            f"with {terms:,} observations a tempered-SMC reference would take too "
-            "long; give a reference=, or say with max_evaluations= what it may cost"
+            f"with {terms:,} observations a reference made here would take too long; "
+            "give a reference=, or say with max_evaluations= what it may cost"
         )
-    return _by_smc(key, rng, target, n, budget)
+    return _by_exploration(key, rng, target, n, budget)
 
 
 def _given(rng, target, given, most, budget):
@@ -310,32 +303,34 @@ def _modes(target, draws, values):
     return eqx.tree_at(lambda m: m.centres, modes, draws[best])
 
 
-def _by_smc(key, rng, target, n, budget):
-    """Two independent runs, judged by each other and by what further moves do.
-
-    One starts ten times as wide as the other, so that they disagree about a mode that
-    only one of them can reach.
-    """
-    after_runs = 2 * PARTICLES * (REJUVENATIONS * NUM_EVALUATIONS + 2)
-    temperature = 2 * PARTICLES * _ROUNDS * EVALUATIONS_PER_TEMPERATURE
-    least = after_runs + _LEAST_TEMPERATURES * temperature
-    lacking = budget.lacks(least, "a tempered-SMC reference")
+def _by_exploration(key, rng, target, n, budget):
+    """Two independent explorations, judged by each other and by further moves."""
+    least = _AFTER + 2 * _LEAST_EXPLORATION
+    lacking = budget.lacks(least, "a reference made here")
     if lacking is not None:
         return f"{lacking}; allow more, or give a reference="
-    temperatures = MAX_TEMPERATURES
-    if budget.most is not None:
-        affordable = int(budget.left - after_runs) // temperature
-        temperatures = min(temperatures, affordable)
     runs, before, after, rates = [], [], [], []
-    for i, width in enumerate((1.0, 10.0)):
+    evaluations = _AFTER
+    for i in range(2):
         run_key, *move_keys = jax.random.split(
             jax.random.fold_in(key, i), 1 + REJUVENATIONS
         )
-        run = _explore(run_key, target, jnp.asarray(width), jnp.asarray(temperatures))
-        # The first moves undo what resampling left to chance, and fill places too small
+        affordable = None
+        if budget.most is not None:
+            affordable = int(budget.left - evaluations) // (2 - i)
+        try:
+            run = explore(run_key, target, max_evaluations=affordable)
+        except UsageError as error:
+            return str(error).removesuffix(".")
+        evaluations += run.evaluations
+        # As many particles whatever the exploration, some of them twice. The first
+        # moves undo that, and what resampling left to chance, and fill places too small
         # for any particle to have started in; whether those after them still lead
         # anywhere is the question.
-        stages = [run.positions]
+        order = rng.permutation(len(run.particles))[
+            np.arange(PARTICLES) % len(run.particles)
+        ]
+        stages = [run.particles[order]]
         for move_key in move_keys:
             moved = rejuvenate(move_key, target, stages[-1])
             stages.append(moved.positions)
@@ -343,10 +338,9 @@ def _by_smc(key, rng, target, n, budget):
         runs.append(run)
         before.append(np.asarray(stages[_SETTLING], np.float64))
         after.append(np.asarray(stages[-1], np.float64))
-    evaluations = sum(int(run.evaluations) for run in runs) + after_runs
     budget.spend(evaluations)
     description = (
-        f"two tempered-SMC runs of {PARTICLES} particles ({evaluations:,} target "
+        f"two explorations, of {PARTICLES} particles each ({evaluations:,} target "
         "evaluations)"
     )
     before, after, lost = _finite_only(target, before, after)
@@ -356,7 +350,7 @@ def _by_smc(key, rng, target, n, budget):
         return (
             f"of {description} one lost its particles: there the density is not finite"
         )
-    doubts = [*_unfinished(runs)]
+    doubts = [*_untrusted(runs)]
     if min(rates) < MIN_ACCEPTANCE:
         doubts.append(f"further HMC moves accept only {min(rates):.0%}")
     if lost:
@@ -377,7 +371,7 @@ def _by_smc(key, rng, target, n, budget):
         made_here=True,
     )
     if ess < _MIN_ESS:
-        doubts.append(f"two independent runs disagree about {worst}")
+        doubts.append(f"the two disagree about {worst}")
     else:
         size = len(reference.split(n)[0])
         parts = [scaler(rng.permutation(draws)[:size]) for draws, _ in after]
@@ -386,40 +380,19 @@ def _by_smc(key, rng, target, n, budget):
         )
         if distance.p_value <= DOUBT:
             doubts.append(
-                "two independent runs are further apart than chance allows (sliced W2 "
+                "the two are further apart than chance allows (sliced W2 "
                 f"{distance.statistic:.3f}, p = {distance.p_value:.4f})"
             )
     return dataclasses.replace(reference, doubts=tuple(doubts))
 
 
-@_programs.compiled
-def _explore(key, target, width, max_temperatures):
-    """`explore` in coordinates that are `width` of the target's long."""
-    scaling = Preconditioner.affine(jnp.zeros(target.dim), width * jnp.eye(target.dim))
-    run = repeated_smc(
-        key,
-        Preconditioned(target, scaling),
-        particles=PARTICLES,
-        rounds=_ROUNDS,
-        max_temperatures=max_temperatures,
-    )
-    positions = jax.vmap(scaling.to_target)(run.positions)
-    return eqx.tree_at(lambda r: r.positions, run, positions)
-
-
-def _unfinished(runs):
-    temperature = min(float(run.inverse_temperature) for run in runs)
-    acceptance = min(float(run.acceptance) for run in runs)
-    ancestors = min(int(run.ancestors) for run in runs)
-    if not all(bool(run.finished) for run in runs):
-        yield (
-            "a run ended before it was finished, at the inverse temperature "
-            f"{temperature:.2g}"
-        )
+def _untrusted(runs: list[Exploration]) -> Iterator[str]:
+    """What the explorations say against themselves."""
+    if not all(run.agreed for run in runs):
+        yield "the runs of an exploration disagree about the normaliser"
+    acceptance = min(run.acceptance for run in runs)
     if acceptance < 0.2:
-        yield f"a run accepted only {acceptance:.0%} of its last moves"
-    if ancestors < PARTICLES // 100:
-        yield f"all particles of a run descend from {ancestors} of its {PARTICLES}"
+        yield f"an exploration accepted only {acceptance:.0%} of its last moves"
 
 
 def _finite_only(target, before, after):
@@ -463,7 +436,7 @@ def _moving(target, scaler, before, after):
 
 
 def _disagreement(target, modes, runs):
-    """How much more the two runs differ than independent draws would.
+    """How much more the two differ than independent draws would.
 
     For a share `p` of m draws, `(p_1 - p_2)^2 / (2 p (1 - p) / m)` has mean one where
     the draws are independent, and the factor by which their variance is inflated where
