@@ -32,7 +32,7 @@ class Known:
     """A target, a source of exact draws, and what is known of its law."""
 
     name: str
-    target: pf.Target
+    target: pf.AbstractTarget
     pool: np.ndarray
     log_densities: np.ndarray
 

@@ -67,7 +67,7 @@ def measure(baseline, name, method, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--methods", nargs="*", default=["dft", "kl"])
     parser.add_argument("--targets", nargs="*", default=TARGETS)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])

@@ -97,7 +97,7 @@ def merge(parts, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--targets", nargs="*")
     parser.add_argument("--wide", action="store_true", help="in many dimensions")
     parser.add_argument("--seed", type=int, default=0)

@@ -59,7 +59,7 @@ def convolution_rate(side, channels, batch, dtype, times, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
@@ -73,7 +73,7 @@ def main():
     for name, batch in (("batch_512", 512), ("batch_128", 128)):
         steps = arguments.steps * 128 // batch
         task = Energy(width=arguments.width, batch_size=batch)
-        task = task.resolve(images, backend)
+        task = task.resolve(images)
         state = begin(task, images, key, jnp.asarray(steps, jnp.int32))
         work = 1e-12 * flops(task.step, key, images, state)
 

@@ -39,7 +39,7 @@ def bare(method, target, key, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("results/engine.json"))
@@ -50,7 +50,7 @@ def main():
         ("transport", methods.Transport()),
         ("dft", methods.DFT()),
     ):
-        method = method.resolve(target, jax.default_backend())
+        method = method.resolve(target)
         steps = arguments.steps
 
         def fit(method=method, steps=steps):

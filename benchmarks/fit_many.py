@@ -22,7 +22,7 @@ def measure(keys, target):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--target", default="donut")
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--out", type=Path, default=Path("results/fit_many.json"))

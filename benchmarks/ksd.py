@@ -128,7 +128,7 @@ def accuracy(n=500):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("results/benchmark_ksd.json"))
     out = parser.parse_args().out
     start = time.perf_counter()

@@ -108,11 +108,11 @@ def _regression(
     sigma_prior: Callable[[jax.Array], jax.Array] | None = None,
     beta_sd: float | None = None,
 ) -> pf.Target:
-    x, y = jnp.asarray(columns, jnp.float32), jnp.asarray(y, jnp.float32)
+    x, outcome = (jnp.asarray(a, jnp.float32) for a in (columns, y))
 
     def log_density(params):
         b, sigma = params["beta"], params["sigma"]
-        found = jnp.sum(norm.logpdf(y, x @ b, sigma))
+        found = jnp.sum(norm.logpdf(outcome, x @ b, sigma))
         if sigma_prior is not None:
             found += sigma_prior(sigma)
         if beta_sd is not None:

@@ -16,6 +16,7 @@ measures with NumPy, so that the yardstick does not change with the code. The pa
     python benchmarks/regression.py --quick --out quick.json
     python benchmarks/regression.py --parts bits --out before.json
     python benchmarks/regression.py --compare before.json after.json
+    python benchmarks/regression.py --render
 
 Every cell is a process of its own, on one core and one thread.
 """
@@ -36,6 +37,11 @@ from pathlib import Path
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[1]
+# The comparison that is on a page, and the marks between which it stands there.
+RESULTS = (ROOT / "results/regression_0_1.json", ROOT / "results/regression.json")
+PAGE = ROOT / "docs" / "regression.md"
+BEGIN, END = "<!-- regression: begin -->", "<!-- regression: end -->"
 PARTS = ("methods", "default", "check", "bits", "speed")
 METHODS = (
     "default",
@@ -184,7 +190,8 @@ class Yardstick:
     def of(self, sampler):
         """The mean and its standard error of every statistic."""
         draws = _flat(sampler, self.key, self.sets * DRAWS)
-        record = {"finite_share": float(np.isfinite(draws).all(axis=1).mean())}
+        finite = float(np.isfinite(draws).all(axis=1).mean())
+        record: dict[str, float | None] = {"finite_share": finite}
         for name, values in self._scores(self._split(draws)).items():
             record[name] = _number(values.mean())
             record[f"{name}_error"] = _number(values.std(ddof=1) / self.sets**0.5)
@@ -477,7 +484,7 @@ def run_cell(cell, out):
     start = time.perf_counter()
     try:
         absent = "method" in cell and not _exists(cell["method"])
-        result = {"absent": True} if absent else KINDS[cell["kind"]](cell)
+        result: dict = {"absent": True} if absent else KINDS[cell["kind"]](cell)
     except Exception as error:
         traceback.print_exc()
         result = {"error": f"{type(error).__name__}: {error}"}
@@ -582,9 +589,9 @@ def run(arguments):
     started = time.perf_counter()
     pool, last = cells(arguments.parts, arguments.quick)
     if arguments.only:
-        words = arguments.only.split(",")
+        wanted = [set(entry.split()) for entry in arguments.only.split(",")]
         pool, last = (
-            [cell for cell in part if set(words) & set(_name(cell).split())]
+            [c for c in part if any(w <= set(_name(c).split()) for w in wanted)]
             for part in (pool, last)
         )
     cores = sorted(os.sched_getaffinity(0))
@@ -604,14 +611,12 @@ def run(arguments):
     }
     records = []
     if arguments.only and arguments.out.exists():
-        # What is not measured now stays, with the machine that measured it.
+        # A row stays until it is measured again, with what measured it.
         earlier = json.loads(arguments.out.read_text())
-        fresh = {_name(cell) for cell in [*pool, *last]}
         for kind in KINDS:
             for record in earlier.get(kind, []):
-                old = {"kind": kind, "cores": earlier["cores"], **record}
-                if _name(old) not in fresh:
-                    records.append(old)
+                records.append({"kind": kind, "cores": earlier["cores"], **record})
+    measured = {"commit": _commit(), "date": time.strftime("%Y-%m-%d")}
     free = queue.Queue()
     for i in range(arguments.workers):
         free.put(cores[i] if arguments.workers <= len(cores) else None)
@@ -627,7 +632,8 @@ def run(arguments):
         whole.update(head)
         if "absent" in result:
             return
-        records.append({**_shown(cell), **result, "cores": len(cores)})
+        records[:] = [old for old in records if _name(old) != _name(cell)]
+        records.append({**_shown(cell), **result, "cores": len(cores), **measured})
         spent = time.perf_counter() - started
         whole["total_seconds"] = round(spent, 1)
         order = list(KINDS)
@@ -660,6 +666,14 @@ def run(arguments):
     print(summary(json.loads(arguments.out.read_text())))
     failed = [record for record in records if "error" in record]
     return 1 if failed else 0
+
+
+def _commit():
+    """The commit of this checkout, None outside one."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    where = Path(__file__).parent
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def _shown(cell):
@@ -766,10 +780,10 @@ def compare(before, after):
     Where exact draws scatter more than the seeds do, theirs is the range: the mean of
     `sets` sets of exact draws, and three standard errors.
     """
-    rows = []
+    rows, at = [], ""
 
     def row(what, old, new, worse):
-        rows.append([what, old, new, "WORSE" if worse else ""])
+        rows.append([what, old, new, "WORSE" if worse else "", at])
 
     def noise(record, name, sets):
         return record[f"{name}_exact"] + 3 * record[f"{name}_exact_sd"] / sets**0.5
@@ -779,6 +793,7 @@ def compare(before, after):
         old, new = _keyed(before, kind, *names), _keyed(after, kind, *names)
         for key in old:
             what = " ".join(key)
+            at = new.get(key, {}).get("commit", "")
             if key not in new:
                 row(f"{kind} {what}", "", "absent", True)
                 continue
@@ -799,6 +814,7 @@ def compare(before, after):
                 row(f"{kind} {what} {name}", was, now, worse)
     old, new = (_keyed(r, "check", "group") for r in (before, after))
     for key in old:
+        at = new.get(key, {}).get("commit", "")
         fresh = {s["draws"]: s for s in new.get(key, {}).get("sets", [])}
         for s in old[key]["sets"]:
             now = fresh.get(s["draws"], {}).get("outcome", "absent")
@@ -810,7 +826,7 @@ def compare(before, after):
         for name in ("draws_sha256", "weights_sha256"):
             was, now = old[key][name], new.get(key, {}).get(name, "absent")
             said = "same" if was == now else "other bits"
-            rows.append([f"bits {' '.join(key)} {name}", was[:12], now[:12], said])
+            rows.append([f"bits {' '.join(key)} {name}", was[:12], now[:12], said, at])
     for part in zip(before.get("speed", []), after.get("speed", []), strict=False):
         old, new = ({r["method"]: r for r in p.get("records", [])} for p in part)
         for name in old:
@@ -824,25 +840,41 @@ def compare(before, after):
     )
     if old:
         row("first fit", old, new, not new or np.median(new) > max(old))
-    return _table(["row", "before", "after", ""], rows)
+    return _table(["row", "before", "after", "", "measured at"], rows)
+
+
+def with_table(page, before, after):
+    """The page with the table of a comparison between its marks."""
+    head, rest = page.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{compare(before, after)}\n{END}{tail}"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/regression.json"))
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them")
     parser.add_argument(
-        "--only", help="words of names of rows; other rows of --out are kept"
+        "--only",
+        help="rows by words of their names, such as 'KSD,Flow donut'; others are kept",
     )
     parser.add_argument("--bits", action="store_true", help="the same as --parts bits")
     parser.add_argument("--quick", action="store_true", help="tiny, to try the script")
     parser.add_argument("--compare", type=Path, nargs=2, metavar="FILE")
+    parser.add_argument(
+        "--render", action="store_true", help="put the comparison with 0.1 on its page"
+    )
     parser.add_argument("--show", type=Path, help="print a result file as tables")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
         return run_cell(json.loads(arguments.cell), arguments.out)
+    if arguments.render:
+        both = (json.loads(path.read_text("utf-8")) for path in RESULTS)
+        page = with_table(PAGE.read_text("utf-8"), *both)
+        PAGE.write_text(page, "utf-8")
+        return 0
     if arguments.compare:
         both = (json.loads(path.read_text()) for path in arguments.compare)
         return print(compare(*both))

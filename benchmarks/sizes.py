@@ -96,8 +96,8 @@ def by_room(package: Path) -> dict[str, int]:
     """Lines of each folder of the package and of each module beside them."""
     rooms: dict[str, int] = {}
     for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package).parts
-        name = f"{parts[0]}/" if len(parts) > 1 else parts[0]
+        first, *inside = path.relative_to(package).parts
+        name = f"{first}/" if inside else first
         rooms[name] = rooms.get(name, 0) + count_lines(path)
     return rooms
 
@@ -243,7 +243,7 @@ def with_table(page: str, result: dict) -> str:
 
 def main() -> None:
     """Measures, and renders what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--before", default=BEFORE, metavar="COMMIT")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--render", action="store_true", help="only render the table")

@@ -67,7 +67,11 @@ def undefined(x):
         (undefined, 1.0, "score in coordinate 'x.0.' is not .* such as x.0. = -2"),
         (undefined, 1.0, "there or, if this is a bound, give it a constraint"),
         (lambda x: -jnp.sum(x**2), jnp.nan, "own draws are not finite: lower the"),
-        (lambda x: -jnp.sum(x**2), 100.0, "have run away, to such as .* finite inte"),
+        (
+            lambda x: -jnp.sum(x**2),
+            100.0,
+            "have run away, to points such as .* finite inte",
+        ),
         (lambda x: -jnp.sum(x**2), 1.0, None),
     ],
 )

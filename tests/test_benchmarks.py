@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sizes
+from benchmarks import regression, sizes
 from benchmarks.render import benchmarks_page, energy_step, verdict_page
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +92,13 @@ def test_the_section_of_a_training_step():
 def test_the_table_of_sizes_is_what_the_file_says():
     page = sizes.PAGE.read_text("utf-8")
     assert page == sizes.with_table(page, json.loads(sizes.RESULT.read_text("utf-8")))
+
+
+@pytest.mark.once
+def test_the_table_of_the_regression_is_what_the_files_say():
+    page = regression.PAGE.read_text("utf-8")
+    both = (json.loads(path.read_text("utf-8")) for path in regression.RESULTS)
+    assert page == regression.with_table(page, *both)
 
 
 def test_a_missing_annotation_is_noticed(tmp_path):

@@ -59,7 +59,7 @@ def test_a_strangers_run_runs_nothing(name, here, capsys):
     (here / "evil.py").write_text(model)
     started({"target": name.format(here=here), "dim": None, "folder": str(here)})
     assert main(["check", "run"]) == 2
-    assert "runs the code of that name; if you trust" in said(capsys)
+    assert "runs its code; if you trust" in said(capsys)
     assert not (here / "ran").exists() and "evil" not in sys.modules
 
 
@@ -243,8 +243,8 @@ def test_a_signal_ends_a_command_after_its_checkpoint(
     before = signal.getsignal(getattr(signal, name))
     assert main([*words, "--batch-size", "8", "--quiet"]) == status
     assert said(capsys) == (
-        f"stopped by {name}; what it had learnt by then is in run: to go on, repeat "
-        "the same with --resume."
+        f"stopped by {name}; what it had learnt by then is in run: to continue, "
+        "repeat the command with --resume."
     )
     assert signal.getsignal(getattr(signal, name)) is before
     assert (here / "run" / "state.safetensors").exists()

@@ -88,7 +88,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(
     assert 0 < part.steps < 40
     assert part.message == (
         f"Stopped by Ctrl-C after {part.steps} of 40 steps; what it had learnt by then "
-        f"is in {tmp_path / 'b'}: to go on, repeat the same with resume=True "
+        f"is in {tmp_path / 'b'}: to continue, repeat the call with resume=True "
         "(--resume)."
     )
     assert not (tmp_path / "b" / "sampler.safetensors").exists()
@@ -148,6 +148,16 @@ def test_metric_lines_later_than_the_state_are_cut(target, tmp_path):
     assert again.history["step"][-1] == 40
 
 
+def test_a_sampler_that_was_saved_by_hand_is_not_deleted(target, tmp_path):
+    """Under the library's own name for it, in a directory that holds no run."""
+    path = tmp_path / "sampler.safetensors"
+    pf.Sampler.from_network(networks.AffineMap(2)).save(path)
+    before = path.read_bytes()
+    with pytest.raises(FileError, match=r"holds sampler.safetensors and no run"):
+        pf.fit(jax.random.key(0), target, TINY_GAUSSIAN, out=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
+
+
 def test_more_steps_go_on_and_fewer_are_refused(target, tmp_path):
     key, out = jax.random.key(3), tmp_path / "run"
     options = {"out": out, "progress": False}
@@ -194,6 +204,9 @@ def test_a_run_that_is_older_than_a_field_goes_on(target, tmp_path):
         key, target, TINY_DFT, steps=steps, out=out, resume=True, progress=False
     )
     assert longer.finished and longer.history["step"][-1] == steps
+    assert longer.message.startswith(f"Finished {steps} steps in")
+    assert "The first 5 steps trained the score network alone." in longer.message
+    assert len(str(longer).splitlines()) <= 5
     noise = dataclasses.replace(TINY_DFT.objective.noise, power=1.0)
     changed = eqx.tree_at(lambda m: m.objective.noise, TINY_DFT, noise)
     refused(out, "with objective.noise.power=2.0", key, target, changed, resume=True)

@@ -164,8 +164,30 @@ def test_bad_input_gets_a_sentence():
     target = pf.Target(lambda x: jnp.nan * jnp.sum(x), dim=2)
     with pytest.raises(UsageError, match="finite at none of the points"):
         pf.explore(jax.random.key(0), target)
-    with pytest.raises(UsageError, match="max_evaluations must be at least 1"):
+    with pytest.raises(
+        UsageError, match="max_evaluations must be a whole number of at l"
+    ):
         pf.explore(jax.random.key(0), pf.targets.get("donut"), max_evaluations=0)
     score = pf.ScoreTarget(lambda x: -x, dim=2)
     with pytest.raises(UsageError, match="explore needs a log density"):
         pf.explore(jax.random.key(0), score)
+
+
+def test_supports_that_end_where_the_density_is_flat_or_highest():
+    """There is no curvature, and the highest point is a corner."""
+    corner = jnp.array([-3.0, 2.0])
+
+    def triangle(x):
+        u = (x - corner) / jnp.array([5.0, 0.5])
+        inside = (u[0] > 0) & (u[1] > 0) & (u[0] + u[1] < 1)
+        return jnp.where(inside, 3 * u[0] - u[1], -jnp.inf)
+
+    def box(x):
+        return jnp.where(jnp.all(jnp.abs(x - 5) < 1), 0.0 * x[0], -jnp.inf)
+
+    # Half of the distance between the two ends, where a fall by 2 is two deviations.
+    flat = maximum_at(box, jnp.array([4.5, 5.2]))
+    np.testing.assert_allclose(np.linalg.norm(flat.axes, axis=0), 0.5, rtol=1e-4)
+    target = pf.Target(triangle, dim=2)
+    found = pf.explore(jax.random.key(0), target, max_evaluations=2_000_000)
+    assert np.isfinite(jax.vmap(triangle)(found.particles)).all()

@@ -633,13 +633,27 @@ def test_modes_are_found_among_many_directions():
 NEW = ["critic", "fisher", "flow", "ksd", "steingan"]
 
 
-@pytest.mark.parametrize("name", sorted(set(NEW) - {"fisher"}))
+# Those that learn the score of noisy draws.
+NOISY = {"dft", "kl", "fisher"}
+
+
+@pytest.mark.parametrize("name", sorted(set(methods.REGISTRY) - NOISY))
 def test_methods_without_noise_refuse_a_target_known_only_with_noise(name):
     smoothed = pf.NoiseConditionalTarget(
         lambda x, sigma: -x / (1 + sigma**2), dim=2, sigma_range=(0.1, 1.0)
     )
-    with pytest.raises(UsageError, match=r"known only with noise added; use .* DFT"):
+    said = r"known only with noise added; use .* DFT"
+    if name == "adaptive":
+        said = r"needs a log density, but a NoiseConditionalTarget has only a score"
+    with pytest.raises(UsageError, match=said):
         methods.REGISTRY[name]().resolve(smoothed)
+
+
+@pytest.mark.parametrize("which", ["levels", "sampler_levels"])
+def test_levels_of_noise_are_refused_where_the_score_has_none(which):
+    noise = objectives.Noise(**{which: (0.1, 1.0)})
+    with pytest.raises(UsageError, match=r"which a Target has not; give scale="):
+        methods.DFT(noise=noise).resolve(NORMAL)
 
 
 @pytest.mark.parametrize("make", [methods.DFT, methods.KL])

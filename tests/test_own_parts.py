@@ -210,7 +210,33 @@ def test_weights_are_kept_in_the_precision_of_networks():
 
 
 def test_a_method_is_told_in_a_few_lines():
-    method = pf.methods.DFT(network=mlp(), optimiser=optax.adam(1e-3))
-    said = repr(method)
-    assert len(said.splitlines()) <= 6 and max(map(len, said.splitlines())) < 120
-    assert "equinox" in said and "array" not in said
+    own = pf.methods.DFT(network=mlp(), optimiser=optax.adam(1e-3))
+    for method in (own, *(make() for make in pf.methods.REGISTRY.values())):
+        said = repr(method)
+        assert len(said.splitlines()) <= 5 and max(map(len, said.splitlines())) < 120
+    assert "equinox" in repr(own) and "array" not in repr(own)
+
+
+@pytest.mark.parametrize("warmup", [0.4, 0.1, 0.37, 3, 0, 0.0])
+def test_steps_that_train_the_score_alone_are_counted(warmup):
+    training = pf.methods.SecondTraining(warmup=warmup)
+    for steps in (5, 10, 600, 4000):
+        clock = pf.methods.Clock.start(jnp.asarray(steps))
+        alone = jax.vmap(
+            lambda i, clock=clock: training.is_alone(
+                eqx.tree_at(lambda c: c.step, clock, i)
+            )
+        )(jnp.arange(steps))
+        assert int(alone.sum()) == training.steps_alone(steps)
+
+
+def test_what_is_said_of_steps_that_train_the_second_network_alone():
+    said = "The first 240 steps trained the score network alone."
+    assert pf.methods.DFT(steps=600).remark(600, 600) == said
+    assert pf.methods.SteinCritic(critic_warmup=1).remark(600, 600) == (
+        "The first step trained the critic network alone."
+    )
+    # Of a training that ended during them, and of one without any.
+    assert "The first 20 steps" in pf.methods.DFT().remark(600, 20)
+    assert pf.methods.DFT(score_warmup=0).remark(600, 600) == ""
+    assert pf.methods.KSD().remark(600, 600) == ""

@@ -191,7 +191,7 @@ def test_the_page_stands_alone(made):
     assert len(text) < 1_500_000
     assert "default-src 'none'" in text
     # In this order.
-    names = ("rests on", "not be told", "Parameters", "Distributions", "Pairs",
+    names = ("rests on", "not be determined", "Parameters", "Distributions", "Pairs",
              "Log density", "Importance weights", "Cost", "Made with")  # fmt: skip
     places = [text.index(f"{name}</h2>") for name in names]
     assert places == sorted(places)

@@ -194,6 +194,27 @@ def test_exact_draws_pass_against_a_chain():
         assert verdict.outcome is not Outcome.FAILED, str(verdict)
 
 
+def test_exact_draws_of_a_density_that_ends_abruptly_pass():
+    """Stein's identity has a term at the boundary, so the discrepancy is not 0."""
+
+    def exact(key, n):
+        z = jax.random.normal(key, (n, 2))
+        return z.at[:, 0].set(jnp.abs(z[:, 0]))
+
+    def log_density(x):
+        return jnp.where(x[0] > 0, -0.5 * jnp.sum(x**2), -jnp.inf)
+
+    target = pf.Target(log_density, dim=2, sample=exact)
+    for i in range(3):
+        verdict = check(
+            jax.random.key(i), target, exact(jax.random.key(10 + i), N), n=N
+        )
+        assert verdict.outcome is Outcome.PASSED, str(verdict)
+    assert "ends abruptly" in finding(verdict, "Stein discrepancy").sentence
+    off = 1.15 * exact(jax.random.key(0), N)
+    assert check(jax.random.key(0), target, off, n=N).outcome is Outcome.FAILED
+
+
 def test_a_small_budget_is_kept_and_never_passes(mog2):
     draws = mog2.sample(jax.random.key(0), N)
     whole = check(jax.random.key(1), mog2, draws, n=N)

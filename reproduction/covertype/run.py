@@ -8,7 +8,7 @@ judged by it, and by how well 100 of its draws predict.
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -302,8 +302,7 @@ class Bench:
         if any(fit.status is pf.Status.INTERRUPTED for fit in fits):
             # What is half trained is no result.
             raise KeyboardInterrupt
-        run = set(fits[0].history["stage"])
-        rows = [row_evaluations(f.evaluations, run, method, target) for f in fits]
+        rows = [row_evaluations(f.evaluations, method, target) for f in fits]
         seconds = spent - compiled.seconds - looking
         samplers = [fit.sampler for fit in fits]
         cell: dict[str, Any] = {
@@ -499,24 +498,17 @@ def run_classic(
 
 def row_evaluations(
     evaluations: int,
-    run: Collection[str],
     method: AbstractMethod,
     target: pf.MinibatchTarget,
 ) -> int:
     """How often a fit with so many evaluations of the target looked at a row of data.
 
     The initialisation sees all rows; a step sees a minibatch for every
-    point, twice with the control variate. Only the stages in `run` count.
+    point, twice with the control variate.
     """
-    seen = looks = 0
-    centred = method.training.whiten
-    for stage in method.stages():
-        if not isinstance(stage, AbstractMethod) or stage.name not in run:
-            continue
-        stage = stage.resolve(target)
-        count = stage.steps * stage.evaluations * stage.minibatches
-        seen += count * target.batch_size * (1 + centred)
-        looks += count
+    method = method.resolve(target)
+    looks = method.steps * method.evaluations * method.minibatches
+    seen = looks * target.batch_size * (1 + method.training.whiten)
     return seen + max(evaluations - looks, 0) * target.num_terms
 
 

@@ -56,9 +56,11 @@ class Fit:
     dim: Dim = None
     """The number of coordinates of your own log density."""
     steps: Number = None
-    """Training steps, instead of what the method chooses."""
+    """The number of training steps, instead of the method's own."""
     batch_size: Number = None
-    """Points a step, instead of what the method chooses."""
+    """Points per step, instead of the method's own number."""
+    max_evaluations: Number = None
+    """How often the density may be evaluated. No bound by default."""
     method: Literal[
         "default",
         "adaptive",
@@ -98,14 +100,8 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
-    """Say how far a trained sampler can be trusted.
-
-    The exit status is 0 if it passed, 1 if it failed, and 3 if it is inconclusive.
-
-    A run remembers what it was trained for. Where that is code of somebody's own, it is
-    run only with --trust.
-    """
+class AbstractJudging:
+    """What every command is told that judges a trained sampler."""
 
     run: Run
     """A run directory, or a file that a sampler was saved to."""
@@ -121,34 +117,32 @@ class Check:
     """How many evaluations of the density may be spent. No bound by default."""
     seed: Seed = 2
     """Random seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check(AbstractJudging):
+    """Say how far a trained sampler can be trusted.
+
+    The exit status is 0 if it passed, 1 if it failed, and 3 if it is inconclusive.
+
+    A run remembers what it was trained for. Where that is code of somebody's own, it is
+    run only with --trust.
+    """
+
     json: Flag = False
     """Print the verdict as JSON."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Report(AbstractJudging):
     """Write one page about a trained sampler, which any browser shows.
 
     It needs no network; the same numbers are in a JSON file beside it. A built-in
     target is found again by itself; code that a run names is run only with --trust.
     """
 
-    run: Run
-    """A run directory, or a file that a sampler was saved to."""
     out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")] = None
     """The .html file. By default report.html in the run, or beside the file."""
-    target: Annotated[str | None, arg(metavar="TARGET", help_behavior_hint="")] = None
-    """What it should sample from, where the run does not remember it."""
-    dim: Dim = None
-    """The number of coordinates of your own log density."""
-    trust: Flag = False
-    """Run the code that the run names as its density."""
-    draws: Count = 2000
-    """How many draws to look at."""
-    max_evaluations: Number = None
-    """How many evaluations of the density may be spent. No bound by default."""
-    seed: Seed = 2
-    """Random seed."""
 
 
 @dataclasses.dataclass(frozen=True)

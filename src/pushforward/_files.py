@@ -27,8 +27,8 @@ def explain(path: Path, error: OSError) -> FileError:
     """The sentence for an operating system's refusal to write `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FileError(
-            f"The disk is full: {path} was not written, and what stood there before "
-            "is untouched; free some space and try again."
+            f"The disk is full: {path} was not written, and a file that was there is "
+            "unchanged; free some space and try again."
         )
     if error.errno == errno.ENOENT and not path.parent.exists():
         return FileError(

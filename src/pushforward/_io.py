@@ -115,23 +115,25 @@ def read(path: Path, format: Format) -> tuple[dict[str, Any], Arrays]:
     if not isinstance(header, dict) or header.get("kind") != format.kind:
         raise FileError(f"{path} is not a pushforward {format.kind} file.")
     check_version(path, header, format)
-    require_checksum(path, header, arrays, "restore it from a copy, or make it anew.")
+    require_checksum(
+        path, header, arrays, "restore it from a copy, or create it again."
+    )
     header.pop(CHECKSUM, None)
     return upgrade(path, header, arrays, format)
 
 
-# What is raised by bytes that are no file of this kind: kinds of numbers that NumPy
-# does not have, and sizes that no memory has, are among them.
-_UNREADABLE = (
-    safetensors.SafetensorError,
+# What building something from the content of a damaged file may raise.
+MALFORMED = (
     ArithmeticError,
     AttributeError,
     LookupError,
     MemoryError,
-    OSError,
+    RecursionError,
     TypeError,
-    ValueError,
 )
+# What is raised by bytes that are no file of this kind: kinds of numbers that NumPy
+# does not have, and sizes that no memory has, are among them.
+_UNREADABLE = (safetensors.SafetensorError, OSError, ValueError, *MALFORMED)
 
 
 def upgrade(
@@ -142,15 +144,7 @@ def upgrade(
     for version in range(header["format"], format.version):
         try:
             header, arrays = format.upgrades[version](header, arrays)
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            MemoryError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (*MALFORMED, ValueError) as error:
             raise FileError(
                 f"{path} is damaged: it cannot be read as a {format.kind} file of "
                 f"version {version} ({error!r})."
@@ -253,8 +247,8 @@ def _converted(path: Path, name: str, array: np.ndarray, dtype: Any, finite: boo
         )
     if floats and finite and not np.isfinite(np.asarray(value)).all():
         raise FileError(
-            f"{path} holds numbers that are not finite, in {name!r}, and is of no use; "
-            "train anew."
+            f"{path} holds numbers that are not finite, in {name!r}, so it cannot "
+            "be used; train again."
         )
     return value
 

@@ -281,6 +281,7 @@ def _fit(arguments: Fit) -> int:
             method,
             steps=arguments.steps,
             batch_size=arguments.batch_size,
+            max_evaluations=arguments.max_evaluations,
             out=arguments.out,
             resume=arguments.resume,
             progress=not arguments.quiet,
@@ -293,8 +294,8 @@ def _fit(arguments: Fit) -> int:
     except _streams.Terminated as stop:
         if (arguments.out / "state.safetensors").exists():
             stop.advice = (
-                f"; what it had learnt by then is in {arguments.out}: to go on, repeat "
-                "the same with --resume"
+                f"; what it had learnt by then is in {arguments.out}: to continue, "
+                "repeat the command with --resume"
             )
         raise
     if fit.status is pf.Status.INTERRUPTED:
@@ -397,9 +398,9 @@ def _target(arguments: Check | Report) -> "AbstractTarget":
         raise FileError(f"{run} is damaged: its config does not say where {name} is.")
     if naming.is_code(name) and not arguments.trust:
         raise UsageError(
-            f"{run} was trained for {name!r}, and to find that again runs the code of "
-            "that name; if you trust whoever made the run, say --trust, or say "
-            "yourself what it should sample from, with --target."
+            f"{run} was trained for {name!r}, and loading that density runs its code; "
+            "if you trust whoever made the run, pass --trust, or name what it should "
+            "sample from with --target."
         )
     folders = [Path(folder or "."), Path.cwd()]
     target = naming.target_from_spec(name, dim, folders)

@@ -37,7 +37,7 @@ class UnfinishedWarning(UserWarning):
 
 
 class DamageWarning(UserWarning):
-    """Something in a run was damaged and could be left out; what that was is told."""
+    """Part of a run was damaged and was left out; the message says which."""
 
 
 class TrainingError(PushforwardError, RuntimeError):

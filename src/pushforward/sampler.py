@@ -583,8 +583,8 @@ def _require_finite(what: str, arrays: Arrays) -> None:
         floats = jnp.issubdtype(array.dtype, jnp.inexact)
         if floats and not np.isfinite(array).all():
             raise UsageError(
-                f"The {what} holds numbers that are not finite, in {name!r}, and is "
-                "of no use: it was not written; train anew."
+                f"The {what} holds numbers that are not finite, in {name!r}, and "
+                "was not written; train again."
             )
 
 
@@ -661,14 +661,7 @@ def load(
             noise if "noise_scale" in arrays else None,
             is_leaf=lambda x: x is None,
         )
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        MemoryError,
-        RecursionError,
-        TypeError,
-    ) as error:
+    except _io.MALFORMED as error:
         raise FileError(
             f"{path} is not a sampler file this version can read ({error!r})."
         ) from error

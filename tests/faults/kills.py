@@ -5,7 +5,6 @@ none has to start Python anew. Only children touch a name of pushforward: BlackJ
 which it imports, computes as it is imported, and what has computed cannot be forked.
 """
 
-import json
 import os
 import random
 import signal
@@ -118,15 +117,6 @@ def _different(whole: Path, other: Path) -> str:
     return "" if rows[0] == rows[1] else f"{rows[1]} rows of metrics, not {rows[0]}"
 
 
-def _stage(out: Path) -> int:
-    """The stage of the state of a run; -1 where there is none yet."""
-    path = out / "state.safetensors"
-    if not path.exists():
-        return -1
-    with safetensors.safe_open(path, framework="numpy") as file:
-        return json.loads(file.metadata()["pushforward"])["stage"]
-
-
 def _until_done(
     tally: Tally, dice: random.Random, count: int, numbers: tuple[int, ...]
 ) -> None:
@@ -177,9 +167,6 @@ def _until_done(
                 made += 1
                 inner += 1
                 status = ended(pid, 60.0)
-                if _stage(out) > 0:
-                    late = "interruptions in a stage after the first"
-                    tally.numbers[late] = tally.numbers.get(late, 0) + 1
                 kind = f"{signal.Signals(number).name} during fit"
                 # A Ctrl-C that comes in time is no error: what there is is returned.
                 fine = status in (-number, 0) or (

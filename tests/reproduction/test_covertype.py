@@ -208,10 +208,10 @@ def test_rows_looked_at():
     target = model.posterior(rows(1000))
     count = 7 + 5 * 16
     method = pf.methods.KSD(steps=5, batch_size=16).resolve(target)
-    whitened = row_evaluations(count, {"ksd"}, method, target)
+    whitened = row_evaluations(count, method, target)
     assert whitened == 7 * 800 + 5 * 16 * 500 * 2
     plain = pf.methods.KSD(steps=5, batch_size=16, whiten=False).resolve(target)
-    assert row_evaluations(count, {"ksd"}, plain, target) == 7 * 800 + 5 * 16 * 500
+    assert row_evaluations(count, plain, target) == 7 * 800 + 5 * 16 * 500
 
 
 @pytest.mark.once

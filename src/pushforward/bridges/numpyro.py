@@ -166,7 +166,7 @@ def _latent_sites(first: Trace, second: Trace) -> dict[str, dict[str, Any]]:
         if there is None or np.shape(there["value"]) != np.shape(site["value"]):
             raise UsageError(
                 f"The site {name!r} is not always there, or not always of one shape: "
-                "the model must have the same sites whatever it samples."
+                "the model must have the same sites in every run."
             )
         if not site["fn"].support.is_discrete and _bounds(there) != _bounds(site):
             raise UsageError(

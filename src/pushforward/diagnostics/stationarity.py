@@ -25,7 +25,7 @@ from pushforward.diagnostics.reference import (
     percent,
 )
 from pushforward.diagnostics.two_sample import MeanChange, RobustScaler, SlicedW2
-from pushforward.mcmc.mala import mala
+from pushforward.mcmc.mala import MALAResult, mala
 from pushforward.mcmc.moments import mean_and_covariance
 from pushforward.mcmc.rejuvenate import NUM_EVALUATIONS, NUM_MOVES, rejuvenate
 from pushforward.targets.base import AbstractTarget
@@ -95,6 +95,26 @@ class MALAKernel:
     step_size: float
     covariance: Float[np.ndarray, "d d"]
 
+    def move(
+        self,
+        key: PRNGKeyArray,
+        target: AbstractTarget,
+        draws: Float[np.ndarray, "n d"],
+    ) -> MALAResult:
+        """20 steps from each of the draws, and from some of them twice.
+
+        These come last: with whole blocks, fewer programs are compiled.
+        """
+        rows = np.arange(padded(len(draws))) % len(draws)
+        return mala(
+            key,
+            target,
+            jnp.asarray(draws[rows], float),
+            MALA_STEPS,
+            step_size=jnp.asarray(self.step_size, float),
+            covariance=jnp.asarray(self.covariance, float),
+        )
+
 
 def tune_mala(
     key: PRNGKeyArray, target: AbstractTarget, points: Float[np.ndarray, "m d"]
@@ -135,17 +155,7 @@ def mala_movement(
         kernel: The kernel; it must not depend on the draws.
     """
     n = len(draws)
-    # Short of a whole number of blocks, some draws are moved twice and the second
-    # copies are dropped.
-    rows = np.arange(padded(n)) % n
-    run = mala(
-        key,
-        target,
-        jnp.asarray(draws[rows], float),
-        MALA_STEPS,
-        step_size=jnp.asarray(kernel.step_size, float),
-        covariance=jnp.asarray(kernel.covariance, float),
-    )
+    run = kernel.move(key, target, draws)
     moved = np.asarray(run.positions, np.float64)[:n]
     after = log_densities(target, moved)
     lost = ~(np.isfinite(after) & np.isfinite(moved).all(axis=1))

@@ -150,12 +150,13 @@ def check(
     """Tests whether draws follow their target.
 
     The draws are compared with reference draws: those given; else exact draws, where
-    the target has them; else the particles of two tempered-SMC runs made here, which
-    are trusted only if the runs agree and further moves leave them where they are. The
-    tests are
+    the target has them; else the particles of two explorations made here, which are
+    trusted only if the two agree and further moves leave them where they are. The tests
+    are
 
     - the kernel Stein discrepancy (U-statistic, wild bootstrap), which needs only
-      scores and cannot see how much weight a mode has;
+      scores and cannot see how much weight a mode has. It is not made where the density
+      ends abruptly, as exact draws have a discrepancy there too;
     - stationarity: whether 20 steps of MALA change the mean log density. Draws that
       follow the target stay where they are. MALA is tuned on other points than the
       draws; where it hardly moves them, the test is inconclusive;
@@ -183,13 +184,13 @@ def check(
     thin a Markov chain first. Reference draws need not be: their effective sample size
     is estimated, coordinate by coordinate, from their order.
 
-    A reference made here may be wrong and not know it: two runs may both have too few
-    particles in the neck of a funnel. So where draws differ from one, and neither in
-    the weights of modes nor by a test that needs no reference, they are moved by HMC as
-    the reference was. If that moves them (level 0.005), they fail; if it moves neither,
-    either may be wrong, and the verdict is inconclusive. Exact draws then fail in at
-    most 1 % of cases, with several modes 2 %, even if the reference is wrong in
-    anything but the weights of modes.
+    A reference made here may be wrong without a sign: both runs may have too few
+    particles in the neck of a funnel. So where draws differ from such a reference, but
+    not in mode weights and not by a test that needs no reference, they are moved by the
+    HMC moves that the reference was moved by. If these move the draws (level 0.005),
+    the draws fail. If they move neither, either may be wrong, and the verdict is
+    inconclusive. Exact draws then fail in at most 1 % of cases (2 % with several
+    modes), even if the reference is wrong, except in the weights of modes.
 
     Where the target has a symmetry, the draws and the reference are moved into one copy
     first: whether draws have all copies in equal shares is not tested.
@@ -466,7 +467,7 @@ def _either_may_be_wrong(findings, moved) -> str:
     if moved.outcome is Outcome.INCONCLUSIVE:
         return f"{differ}, and {moved.sentence}; give a reference="
     return (
-        f"{differ}, but further HMC moves change neither, so that either may be wrong; "
+        f"{differ}, but further HMC moves change neither, so either may be wrong; "
         "give a reference=, or write the density in other coordinates (a hierarchical "
         "model non-centred)"
     )

@@ -102,7 +102,8 @@ def maximum_at(log_density: LogDensity, x: Float[Array, " d"]) -> Maximum:
         )
         curvature = jnp.nan_to_num(-0.5 * (hessian + hessian.T), posinf=0, neginf=0)
         diagonal = jnp.abs(jnp.diagonal(curvature))
-        floor = 1e-7 * jnp.max(diagonal) + jnp.finfo(x.dtype).tiny
+        # No scale is beyond 1e12: where the density is flat there is no curvature.
+        floor = 1e-7 * jnp.max(diagonal) + 1e-24
         scales = 1 / jnp.sqrt(jnp.maximum(diagonal, floor))
         values, vectors = jnp.linalg.eigh(curvature * jnp.outer(scales, scales))
         return scales, values, vectors
@@ -137,14 +138,15 @@ def maximum_at(log_density: LogDensity, x: Float[Array, " d"]) -> Maximum:
             fallen = ~(height - log_density(x + jnp.exp(middle) * direction) < _FALL)
             return jnp.where(fallen, low, middle), jnp.where(fallen, middle, high)
 
-        bounds = jnp.log(guess) - 30.0, jnp.log(guess) + 12.0
+        # Far down: a bounded support may be as narrow as it likes.
+        bounds = jnp.log(guess) - 60.0, jnp.log(guess) + 12.0
         low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, bounds)
         return jnp.exp(0.5 * (low + high))
 
     def width(column):
         direction, guess = column
         both = distance(direction, guess) + distance(-direction, guess)
-        return jnp.maximum(both / (2 * _FALL_SDS), 1e-8 * guess)
+        return both / (2 * _FALL_SDS)
 
     widths = jax.lax.map(width, (directions.T, guesses), batch_size=256)
     log_volume = jnp.sum(jnp.log(widths)) + jnp.sum(jnp.log(scales))

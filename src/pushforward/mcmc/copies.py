@@ -18,7 +18,7 @@ from pushforward.targets.base import AbstractTarget
 from pushforward.targets.one_copy import Copy, OneCopy, divided
 
 # Ascents to the highest maximum, and steps where only a score is known.
-_ASCENTS, _STEPS = 64, 1000
+_ASCENTS, _FEWEST, _STEPS = 64, 4, 1000
 # The noise of those steps falls to this share of what it is at first.
 _COOL = 0.05
 
@@ -48,12 +48,22 @@ def how_learnt(target: AbstractTarget) -> str | None:
     )
 
 
-def divide(key: PRNGKeyArray, target: AbstractTarget) -> tuple[OneCopy, int]:
+def affordable(max_evaluations: int | None) -> int:
+    """How many ascents a tenth of a budget pays for."""
+    if max_evaluations is None:
+        return _ASCENTS
+    return max(_FEWEST, min(_ASCENTS, int(0.1 * max_evaluations) // ASCENT_STEPS))
+
+
+def divide(
+    key: PRNGKeyArray, target: AbstractTarget, ascents: int = _ASCENTS
+) -> tuple[OneCopy, int]:
     """One copy of a target with a symmetry, and what it cost to find; pure.
 
     Args:
         key: random key.
         target: a target with a symmetry.
+        ascents: how many ascents look for its highest maximum.
     """
     assert target.symmetry is not None
     action = target.symmetry
@@ -68,12 +78,12 @@ def divide(key: PRNGKeyArray, target: AbstractTarget) -> tuple[OneCopy, int]:
         evaluations += 2 * target.dim
     else:
         zero, one = jnp.zeros(target.dim), jnp.ones(target.dim)
-        starts, sizes = log_uniform_starts(key, _ASCENTS, zero, one, 0.1, 100.0)
+        starts, sizes = log_uniform_starts(key, ascents, zero, one, 0.1, 100.0)
         points, heights = ascend(target.log_density, starts, sizes)
         best = points[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
         found = maximum_at(target.log_density, best)
         centre, axes = found.position, found.axes
-        evaluations = _ASCENTS * ASCENT_STEPS + maximum_cost(target.dim)
+        evaluations = ascents * ASCENT_STEPS + maximum_cost(target.dim)
     if action.rotations is not None:
         # Along an orbit the density is flat, and its width there is that of the orbit.
         axes = _shortened(axes, jnp.sqrt(jnp.sum(centre**2)))

@@ -32,9 +32,9 @@ from pushforward.mcmc.ascent import (
     maximum_at,
     maximum_cost,
 )
-from pushforward.mcmc.copies import divide, divides
+from pushforward.mcmc.copies import affordable, divide, divides
 from pushforward.mcmc.mixture import GaussianMixture
-from pushforward.mcmc.smc import Particles, temper
+from pushforward.mcmc.smc import EVALUATIONS_PER_TEMPERATURE, Particles, temper
 from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 
@@ -50,6 +50,13 @@ _GROWTH = 4
 # Numbers of maxima are rounded up to one of these, so that few programs serve all.
 _SIZES = (4, MAX_MODES)
 _MAX_TEMPERATURES = 150
+# Two from the maxima and three from wide Gaussians, the first for the scale only.
+_RUNS = 5
+# With a bound on the evaluations: the share of the climb; how many temperatures a run
+# is expected to take, and the least that it is given; with how many particles at least
+# it is started from wide Gaussians; the least particles, and ascents.
+_CLIMB_SHARE, _USUAL_TEMPERATURES, _LEAST_TEMPERATURES = 0.25, 15, 4
+_LEAST_WIDE, _LEAST, _LEAST_ASCENTS = 128, 64, 16
 # The share of the starting mixture that spans all maxima.
 _WIDE_SHARE = 0.5
 # Two runs agree where their log normalisers differ by less than this.
@@ -126,8 +133,11 @@ def explore(
     Args:
         key: Random key.
         target: A target with a log density.
-        max_evaluations: The budget of target evaluations, 8 million unless given. The
-            first particles are always made.
+        max_evaluations: How often the target may be evaluated. Where that is little,
+            there are fewer ascents and particles, and runs end where it is spent; the
+            least that there can be takes some 30,000 evaluations in the plane, and more
+            in many dimensions. None is no bound: after the first 1,024 particles there
+            are more only as long as 8 million evaluations pay for them.
 
     Returns:
         An `Exploration`; its `agreed` says whether to trust it. A mode that no ascent
@@ -136,18 +146,22 @@ def explore(
     """
     key, target = one_key(key), as_target(target)
     target.require_density("explore")
-    budget = MAX_EVALUATIONS if max_evaluations is None else max_evaluations
-    if isinstance(budget, int) and budget < 1:
-        raise UsageError(f"max_evaluations must be at least 1; it is {budget}.")
-    budget = whole_number("max_evaluations", budget)
+    bound, budget = math.inf, MAX_EVALUATIONS
+    if max_evaluations is not None:
+        budget = whole_number("max_evaluations", max_evaluations)
+        bound = float(budget)
     if divides(target):
-        return _explore_one_copy(key, target, budget)
+        return _explore_one_copy(key, target, max_evaluations)
     climb_key, key = jax.random.split(key)
-    found = _climb(climb_key, target)
-    spent, n, runs = found.evaluations, FIRST_PARTICLES, []
+    found = _climb(climb_key, target, _CLIMB_SHARE * bound)
+    spent, runs = found.evaluations, []
+    n, enough = _first_particles(bound - spent)
     while True:
         begun = spent
-        runs = _temper_all(jax.random.fold_in(key, n), target, found, n)
+        at = jax.random.fold_in(key, n)
+        # A Gaussian is not improved by few particles.
+        wide = enough and n >= 5 * target.dim
+        runs = _temper_all(at, target, found, n, bound - spent, wide=wide)
         spent += sum(int(run.evaluations) for run in runs)
         log_z, error, agreed = _agreement(runs)
         # The next round costs about as much more as it has more particles.
@@ -158,8 +172,6 @@ def explore(
     particles = jnp.asarray(_pool(_generator(key), runs, 2 * n), float)
     tops, labels = _modes(target, found, particles)
     weights = np.bincount(labels, minlength=len(tops)) / len(labels)
-    if found.complete:
-        spent += _POINTS_BETWEEN * _size(len(found.maxima.height)) ** 2
     return Exploration(
         particles=particles,
         draws=_unflatten(target, particles),
@@ -177,12 +189,13 @@ def explore(
 
 
 def _explore_one_copy(
-    key: PRNGKeyArray, target: AbstractTarget, budget: int
+    key: PRNGKeyArray, target: AbstractTarget, budget: int | None
 ) -> Exploration:
     """One copy is explored, and its particles are moved by random elements."""
     copy_key, move_key, key = jax.random.split(key, 3)
-    one, spent = _divide(copy_key, target)
-    found = explore(key, one, max_evaluations=max(budget - spent, 1))
+    one, spent = _divide(copy_key, target, affordable(budget))
+    left = None if budget is None else max(budget - int(spent), 1)
+    found = explore(key, one, max_evaluations=left)
     particles = _spread_out(move_key, one, found.particles)
     centres, axes = _in_full(
         one, jnp.asarray(found.mode_centres), jnp.asarray(found.mode_axes)
@@ -193,7 +206,7 @@ def _explore_one_copy(
         draws=_unflatten(target, particles),
         mode_centres=np.asarray(centres),
         mode_axes=np.asarray(axes),
-        evaluations=found.evaluations + spent,
+        evaluations=found.evaluations + int(spent),
     )
 
 
@@ -223,7 +236,8 @@ class _Climb:
     maxima: Maximum
     base: GaussianMixture
     num_maxima: int
-    # Whether `maxima` are all that were found.
+    # Whether `maxima` are all that were found; then they are compared with each other,
+    # which is among the evaluations.
     complete: bool
     evaluations: int
 
@@ -263,18 +277,42 @@ def _maxima_at(target: AbstractTarget, points) -> Maximum:
     return jax.tree.map(lambda a: np.asarray(a, np.float64)[:n], found)
 
 
-def _climb(key: PRNGKeyArray, target: AbstractTarget) -> _Climb:
-    """Maxima of the target, and a mixture that covers them and what lies between."""
+def _first_particles(left: float) -> tuple[int, bool]:
+    """How many particles come first, and whether runs from wide Gaussians are paid for.
+
+    As many as the evaluations that are left pay for, at a usual number of temperatures.
+    """
+    each = _USUAL_TEMPERATURES * EVALUATIONS_PER_TEMPERATURE
+    n = _power_of_two(left / (_RUNS * each), FIRST_PARTICLES)
+    if n >= _LEAST_WIDE:
+        return n, True
+    return max(_power_of_two(left / (2 * each), FIRST_PARTICLES), _LEAST), False
+
+
+def _power_of_two(n: float, most: int) -> int:
+    """The largest power of two that is above neither `n` nor `most`; at least 1."""
+    return 2 ** int(math.log2(max(1.0, min(n, most))))
+
+
+def _climb(key: PRNGKeyArray, target: AbstractTarget, bound: float) -> _Climb:
+    """Maxima of the target, and a mixture that covers them and what lies between.
+
+    With few evaluations there are fewer ascents, and fewer maxima are told apart.
+    """
     dim = target.dim
     many = dim <= _MAX_DIM_MANY_MODES
+    rounds = _ROUNDS if many else 1
     n = _ASCENTS if many else _ASCENTS_WIDE
+    n = max(_LEAST_ASCENTS, _power_of_two(bound / (rounds * ASCENT_STEPS), n))
     limit = max(4, min(MAX_MODES, 2**18 // dim**2)) if many else 1
+    if _size(limit) * maximum_cost(dim) + _cost_between(limit) > bound:
+        limit = min(limit, _SIZES[0])
     centre, scale = np.zeros(dim), np.ones(dim)
     points, heights = np.zeros((0, dim)), np.zeros(0)
     kept = np.zeros(0, int)
     widths = np.ones(dim)
     evaluations = 0
-    for i in range(_ROUNDS if many else 1):
+    for i in range(rounds):
         # First from everywhere, then from the region that holds the maxima.
         low, high = (0.1, 100.0 if many else 1.0) if i == 0 else (1.0, 5.0)
         settings = (jnp.asarray(a, float) for a in (centre, scale, low, high))
@@ -302,6 +340,8 @@ def _climb(key: PRNGKeyArray, target: AbstractTarget) -> _Climb:
     unique = _distinct(maxima.position, maxima.log_mass, 0.5 * widths, limit, math.inf)
     maxima = jax.tree.map(lambda a: a[unique], maxima)
     complete = len(kept) <= limit
+    if complete:
+        evaluations += _cost_between(len(unique))
     base = _base(points[kept], maxima, known=complete)
     count = len(unique) if complete else len(kept)
     return _Climb(maxima, base, count, complete, evaluations)
@@ -367,19 +407,37 @@ def _lower(axes):
 
 
 def _temper_all(
-    key: PRNGKeyArray, target: AbstractTarget, found: _Climb, n: int
+    key: PRNGKeyArray,
+    target: AbstractTarget,
+    found: _Climb,
+    n: int,
+    left: float,
+    *,
+    wide: bool,
 ) -> list[Particles]:
-    """Two runs from the maxima, and two from a plain wide Gaussian, one by one."""
+    """Two runs from the maxima, and two from a plain wide Gaussian, one by one.
+
+    Each has its share of the evaluations that are left.
+    """
     dim = target.dim
-    runs = [_temper(key, np.int32(i), target, found.base, n) for i in range(2)]
-    if n < 5 * dim:
-        # A Gaussian is not improved by so few particles.
+    each = n * EVALUATIONS_PER_TEMPERATURE
+
+    def one(i: int, base: GaussianMixture) -> Particles:
+        nonlocal left
+        share = left / ((_RUNS if wide else 2) - i) / each
+        most = int(max(_LEAST_TEMPERATURES, min(share, _MAX_TEMPERATURES)))
+        run = _temper(key, np.int32(i), target, base, n, np.int32(most))
+        left -= int(run.evaluations)
+        return run
+
+    runs = [one(i, found.base) for i in range(2)]
+    if not wide:
         return runs
     mean, factor = np.zeros(dim), 3.0 * np.eye(dim)
     size = len(found.base.log_weights)
-    for i in range(2, 5):
+    for i in range(2, _RUNS):
         base = _mixture([0.0], [mean], [factor], size=size)
-        run = _temper(key, np.int32(i), target, base, n)
+        run = one(i, base)
         mean, factor = _spread(np.asarray(run.positions, np.float64))
         if i > 2:
             runs.append(run)
@@ -399,7 +457,7 @@ def _spread(positions):
 
 
 @_programs.compiled
-def _temper(key, i, target, base: GaussianMixture, n: int) -> Particles:
+def _temper(key, i, target, base: GaussianMixture, n: int, most) -> Particles:
     """A run in coordinates in which the widest Gaussian of the base is standard."""
     start_key, key = jax.random.split(jax.random.fold_in(key, i))
     mean, factor, inverse = base.means[-1], base.factors[-1], base.inverses[-1]
@@ -410,7 +468,7 @@ def _temper(key, i, target, base: GaussianMixture, n: int) -> Particles:
         lambda u: target.log_density(mean + factor @ u) + log_det,
         lambda u: base.log_density(mean + factor @ u) + log_det,
         start,
-        max_temperatures=_MAX_TEMPERATURES,
+        max_temperatures=most,
         full_metric=n >= 5 * target.dim,
     )
     positions = mean[None] + run.positions @ factor.T
@@ -496,6 +554,11 @@ def _nearest(maxima: Maximum, particles) -> Int[np.ndarray, " n"]:
         log_det = np.linalg.slogdet(axes)[1]
         heights.append(0.5 * np.sum(offsets**2, axis=0) + log_det)
     return np.argmin(heights, axis=0)
+
+
+def _cost_between(n: int) -> int:
+    """What it takes to look between all pairs of so many maxima."""
+    return _POINTS_BETWEEN * _size(n) ** 2
 
 
 def _joined(target: AbstractTarget, positions):

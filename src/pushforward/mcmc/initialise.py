@@ -54,6 +54,12 @@ class Initialisation(eqx.Module):
         return Preconditioned(reduced, self.preconditioner)
 
 
+# What an initialisation takes for each of its particles, about: tempered SMC moves them
+# at some twenty temperatures in its two rounds, Langevin dynamics a thousand times.
+EVALUATIONS_PER_PARTICLE = 1500
+# Coordinates are not found from fewer.
+LEAST_PARTICLES = 64
+
 # Quantiles of the standard normal at 75 % and 99 %.
 _Q75, _Q99 = 0.6744898, 2.3263479
 # Tails are bent only where the 98 % range is this much wider than a Gaussian's.

@@ -26,8 +26,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pushforward import _programs, _validate
 from pushforward.errors import UsageError
-from pushforward.mcmc.copies import divide, divides
-from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
+from pushforward.mcmc.copies import affordable, divide, divides
+from pushforward.mcmc.exploration import Exploration, explore
 from pushforward.mcmc.initialise import Initialisation, from_particles
 from pushforward.mcmc.refresh import LEAPFROGS, refresh
 from pushforward.methods.base import AbstractMethod, AbstractState, replace
@@ -53,6 +53,8 @@ from pushforward.targets.preconditioner import Preconditioner
 
 # Particles to train on, and to review by.
 _POOL, _HELD = 8192, 2048
+# A review looks at the particles, and at draws of two networks.
+_REVIEW_EVALUATIONS = 3 * _HELD
 _REVIEWS = 20
 # Steps between reviews, at least.
 _APART = 25
@@ -121,7 +123,8 @@ class ExploreAndTrain(AbstractMethod):
     Attributes:
         network: a network whose density is known.
         training: steps (the most that are made), batch size, optimiser, averaging.
-        max_evaluations: the most that exploration spends; None is its own choice.
+        max_evaluations: the most that exploration spends; None is as much as it needs
+            (see `mcmc.explore`).
         name: what it is called in configs and histories.
     """
 
@@ -149,17 +152,28 @@ class ExploreAndTrain(AbstractMethod):
         network = self.network
         if isinstance(network, MixtureSpec) and network.components is None:
             network = dataclasses.replace(network, components=components)
-        budget = self.max_evaluations or MAX_EVALUATIONS
-        return replace(self, network=network.resolve(target), max_evaluations=budget)
+        return replace(self, network=network.resolve(target))
+
+    def evaluations_of(self, target: AbstractTarget, steps: int) -> int:
+        reviews = 1 + steps // max(steps // _REVIEWS, _APART)
+        return super().evaluations_of(target, steps) + reviews * _REVIEW_EVALUATIONS
+
+    def within(self, max_evaluations: int) -> "ExploreAndTrain":
+        most = max(1, max_evaluations // 2)
+        own = self.max_evaluations
+        return replace(self, max_evaluations=most if own is None else min(own, most))
 
     def prepare(self, key: PRNGKeyArray, target: AbstractTarget) -> Prepared:
         explore_key, key = jax.random.split(key)
         copy, spent = None, 0
         if divides(target):
             copy_key, explore_key = jax.random.split(explore_key)
-            target, spent = _divide(copy_key, target)
+            ascents = affordable(self.max_evaluations)
+            target, spent = _divide(copy_key, target, ascents)
             copy = target.copy
-        found = explore(explore_key, target, max_evaluations=self.max_evaluations)
+        budget = self.max_evaluations
+        left = None if budget is None else max(budget - int(spent), 1)
+        found = explore(explore_key, target, max_evaluations=left)
         preconditioner, u, axes = _coordinates(found)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         held, pool = np.split(rng.permutation(len(u)), [len(u) // 4])
@@ -334,7 +348,7 @@ class ExploreAndTrain(AbstractMethod):
         gap = jnp.where(found.gap > 0, found.gap, 0.0)
         improved = ~state.improving | (gap < _IMPROVED * state.gap)
         since = jnp.where(improved, 0, state.since + 1)
-        spent = state.initialisation.evaluations + jnp.int32(3 * _HELD)
+        spent = state.initialisation.evaluations + jnp.int32(_REVIEW_EVALUATIONS)
         new = dataclasses.replace(
             state,
             held=_offer(accept_key, state.held, at_particles, draws, delta),

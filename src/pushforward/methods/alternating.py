@@ -94,14 +94,14 @@ class Alternating(AbstractMethod):
         key: PRNGKeyArray,
         target: AbstractTarget,
         steps: Int[Array, ""],
-        previous: AbstractState | None = None,
+        previous: Any = None,
     ) -> AlternatingState:
         *keys, second_key = jax.random.split(key, 3)
         noise, spare = (
             self.objective.noise_scale(target),
             jax.random.fold_in(keys[1], 1),
         )
-        found, network = start_of(self, keys, target, previous, noise, spare)
+        found, network = start_of(self, keys, target, noise, spare)
         second = self.second.field(second_key, found.precondition(target))
         return AlternatingState(
             network=network,
@@ -161,6 +161,14 @@ class Alternating(AbstractMethod):
             clock=clock.advance(),
         )
         return new, {self.objective.second_name: jnp.mean(losses), **info}
+
+    def remark(self, planned: int, made: int) -> str:
+        alone = min(self.second_training.steps_alone(planned), made)
+        if not alone:
+            return ""
+        which = self.objective.second_name.removesuffix("_loss")
+        first = "step" if alone == 1 else f"{alone} steps"
+        return f"The first {first} trained the {which} network alone."
 
     def sampler(self, target: AbstractTarget, state: AlternatingState) -> Sampler:
         return sampler_of(state, target, self.objective.noise_scale(target))

@@ -1,6 +1,7 @@
 """The protocol of a training method."""
 
 import abc
+import bisect
 import dataclasses
 import types
 from collections.abc import Sequence
@@ -12,7 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from pushforward._precision import NETWORK_DTYPE
-from pushforward.mcmc.initialise import Initialisation
+from pushforward.mcmc.initialise import (
+    EVALUATIONS_PER_PARTICLE,
+    LEAST_PARTICLES,
+    Initialisation,
+)
 from pushforward.methods.clock import Clock
 from pushforward.methods.training import TrainConfig
 from pushforward.networks import AbstractBatchNetwork, AbstractNetwork, at_rest
@@ -55,10 +60,6 @@ class AbstractTask(eqx.Module):
         """Its name and its numbers, as they stand in a run's config."""
         return {"name": self.name, **describe(self)}
 
-    def stages(self) -> tuple["AbstractTask", ...]:
-        """The tasks to run one after another; most are a single stage, themselves."""
-        return (self,)
-
     def prepare(self, key: PRNGKeyArray, target: Any) -> Any:
         """What is found out on the host before the first step, or None.
 
@@ -85,8 +86,7 @@ class AbstractTask(eqx.Module):
             key: random key.
             target: what to sample from (or to learn from).
             steps: how many steps are planned (schedules follow it).
-            previous: the last state of the stage before, where there is one; for the
-                first stage what `prepare` returned.
+            previous: what `prepare` returned.
         """
 
     @abc.abstractmethod
@@ -117,16 +117,9 @@ class AbstractTask(eqx.Module):
     def result(self, target: Any, state: State) -> Any:
         """What has been learnt so far."""
 
-    def settled(self, state: State) -> Bool[Array, ""]:
-        """Whether nothing is left to the stages after this one, asked at its end.
-
-        They are left out if that holds for every seed.
-        """
-        return jnp.zeros((), bool)
-
 
 class AbstractState(eqx.Module):
-    """What the state of every method holds, for `fit` and for a stage after it."""
+    """What the state of every method holds."""
 
     network: eqx.AbstractVar[AbstractNetwork]
     averaged: eqx.AbstractVar[AbstractNetwork]
@@ -168,6 +161,32 @@ class AbstractMethod(AbstractTask):
     def evaluations(self) -> int:
         """How often one step evaluates the target."""
 
+    def evaluations_of_steps(self, target: AbstractTarget, steps: int) -> int:
+        """How often so many steps evaluate the target."""
+        return steps * self.evaluations * target.evaluation_cost(self.minibatches)
+
+    def evaluations_of(self, target: AbstractTarget, steps: int) -> int:
+        """The same with the reviews between them, which its state counts."""
+        return self.evaluations_of_steps(target, steps)
+
+    def affordable_steps(self, target: AbstractTarget, evaluations: int) -> int:
+        """The most steps that so many evaluations pay for; at least 1."""
+
+        def cost(steps: int) -> int:
+            return self.evaluations_of(target, steps)
+
+        return max(1, bisect.bisect(range(1, self.steps + 1), evaluations, key=cost))
+
+    def within(self, max_evaluations: int) -> "AbstractMethod":
+        """The same method, whose start takes no more than half of a budget.
+
+        What the start leaves goes to steps (see `affordable_steps`).
+        """
+        particles = max_evaluations // 2 // EVALUATIONS_PER_PARTICLE
+        particles = min(self.training.particles, max(particles, LEAST_PARTICLES))
+        training = dataclasses.replace(self.training, particles=particles)
+        return dataclasses.replace(self, training=training)
+
     @property
     def minibatches(self) -> int:
         """On how many minibatches each evaluation is, where the target has them.
@@ -180,6 +199,10 @@ class AbstractMethod(AbstractTask):
     @abc.abstractmethod
     def resolve(self, target: AbstractTarget) -> "AbstractMethod":
         """The same method, with all that depends on the target filled in."""
+
+    def remark(self, planned: int, made: int) -> str:
+        """A sentence about steps that did something else than move the sampler."""
+        return ""
 
     @abc.abstractmethod
     def sampler(self, target: AbstractTarget, state: State) -> Sampler:
@@ -197,24 +220,18 @@ def start_of(
     method: AbstractMethod,
     keys: Sequence[PRNGKeyArray],
     target: AbstractTarget,
-    previous: AbstractState | None,
     noise_scale: float,
     spare_key: PRNGKeyArray,
 ) -> tuple[Initialisation, AbstractNetwork]:
     """The coordinates in which training starts, and the sampler network.
 
-    Those of the stage before, where there is one.
-
     Args:
         method: what is trained.
         keys: for the initialisation, and for the network.
         target: what to sample from.
-        previous: the last state of the stage before.
         noise_scale: the noise that is part of the sampler's draws.
         spare_key: for networks that draw twice.
     """
-    if previous is not None:
-        return previous.initialisation, previous.averaged
     found = method.training.initialise(keys[0], target)
     view = found.precondition(target)
     start = Start(view, found.particles, noise_scale, spare_key)
@@ -274,10 +291,11 @@ def describe(part: Any) -> Any:
 
 def summary(method: AbstractMethod) -> str:
     """A method in a few lines: its parts, each with what is not as usual."""
-    lines = [f"{type(method).__name__} {method.name!r}:"]
-    for field in dataclasses.fields(method):
-        if field.name != "name":
-            lines.append(f"  {field.name}: {_brief(getattr(method, field.name))}")
+    first, *rest = (f.name for f in dataclasses.fields(method) if f.name != "name")
+    lines = [
+        f"{type(method).__name__} {method.name!r}: {_brief(getattr(method, first))}"
+    ]
+    lines += [f"  {name}: {_brief(getattr(method, name))}" for name in rest]
     return "\n".join(lines)
 
 

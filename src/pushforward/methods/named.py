@@ -85,7 +85,7 @@ def Adaptive(
 
     Args:
         max_evaluations: the most evaluations of the target that exploration spends;
-            None leaves it to `explore`.
+            None is as many as `explore` needs.
         **options: by name,
             `network`: one whose density is known, `networks.mixture(bins=8)` by
             default: splines in coupling layers, on a mixture with a component for every
@@ -261,7 +261,11 @@ def single_network(
 def KSD(
     c: float = 1.0, beta: float = -0.5, **options: Unpack[BatchOptions]
 ) -> SingleNetwork:
-    """The kernel Stein discrepancy: see `objectives.KSD` and `single_network`."""
+    """The kernel Stein discrepancy: see `objectives.KSD` and `single_network`.
+
+    The loss multiplies scores of pairs of draws. Where the score has no bound, as in
+    the neck of the built-in target `funnel`, training breaks down.
+    """
     defaults = TrainConfig(batch_size=512, particles=_PARTICLES)
     return single_network(ksd.KSD(c, beta), name="ksd", defaults=defaults, **options)
 

@@ -68,10 +68,10 @@ class SingleNetwork(AbstractMethod):
         key: PRNGKeyArray,
         target: AbstractTarget,
         steps: Int[Array, ""],
-        previous: AbstractState | None = None,
+        previous: Any = None,
     ) -> SingleState:
         *keys, spare = jax.random.split(key, 3)
-        found, network = start_of(self, keys, target, previous, 0.0, spare)
+        found, network = start_of(self, keys, target, 0.0, spare)
         state = self.training.optimiser.init(network)
         return SingleState(
             network=network,

@@ -82,6 +82,12 @@ class SecondTraining(eqx.Module):
         else:
             _validate.share("warmup", self.warmup)
 
+    def steps_alone(self, steps: int) -> int:
+        """How many of so many steps it trains alone."""
+        if isinstance(self.warmup, int):
+            return min(self.warmup, steps)
+        return min(int(self.warmup * steps), LONGEST_WARMUP)
+
     def is_alone(self, clock: Clock) -> Bool[Array, ""]:
         """Whether the second network still trains alone."""
         if isinstance(self.warmup, int):

@@ -45,8 +45,8 @@ def register(kind: Kind) -> Kind:
     # A cell of a notebook that is run again defines the same class once more.
     if known is not None and _home(known) != _home(cls):
         raise UsageError(
-            f"There is a network of the kind {name!r} already, {_home(known)}; give "
-            f"{_home(cls)} another name."
+            f"The kind {name!r} is that of {_home(known)} already; give {_home(cls)} "
+            "another name."
         )
     arguments = _arguments(cls)
     if "key" not in arguments:

@@ -74,6 +74,8 @@ def fit_mixture(
 
 # The log weight of a component that is not used: finite, and its density is 0.
 UNUSED = -1e4
+# The longest axis of a mode, in units of the spread of all points.
+_LONGEST = 3.0
 
 
 @_programs.compiled
@@ -106,6 +108,10 @@ def fit_mixture_to_modes(
     centres = of_mode.T @ x / jnp.maximum(sizes, 1.0)[:, None]
     offsets = x - centres[labels]
     scatter = jnp.einsum("nm,ni,nj->mij", of_mode, offsets, offsets)
+    # No mode is wider than all of the points.
+    longest = _LONGEST * jnp.sqrt(jnp.sum(jnp.var(x, axis=0)))
+    lengths = jnp.linalg.norm(axes, axis=1, keepdims=True)
+    axes = axes * jnp.minimum(1.0, longest / jnp.maximum(lengths, 1e-30))
     laplace = axes @ jnp.swapaxes(axes, 1, 2)
     weight = jnp.asarray(2 * dim, x.dtype)
     spread = (scatter + weight * laplace) / (sizes + weight)[:, None, None]

@@ -56,6 +56,12 @@ class Noise(eqx.Module):
     def resolve(self, target: AbstractTarget) -> "Noise":
         """The same rule with the levels of the target filled in."""
         if not target.has_noise_levels():
+            if self.levels is not None or self.sampler_levels is not None:
+                raise UsageError(
+                    "levels= and sampler_levels= of the noise are for a score that "
+                    f"depends on the noise level, which a {target.kind.__name__} has "
+                    "not; give scale= instead."
+                )
             return self
         score, sampler = self.ranges(target)
         return dataclasses.replace(self, levels=score, sampler_levels=sampler)

@@ -39,7 +39,7 @@ def report(
     """Writes one page about a sampler, and the same numbers as JSON beside it.
 
     The page is one HTML file that needs no network: the verdict of `check` and what it
-    rests on, what could not be told, every parameter beside the reference, its
+    rests on, what could not be determined, every parameter beside the reference, its
     distribution, modes, pairs, log densities, importance weights, the course of the
     training and what it cost. It draws `n` samples and makes a check of its own.
 

@@ -17,11 +17,10 @@ from scipy import stats
 
 from pushforward import _programs
 from pushforward._version import __version__
-from pushforward.diagnostics.evaluation import log_densities, padded
+from pushforward.diagnostics.evaluation import log_densities
 from pushforward.diagnostics.reference import Reference
 from pushforward.diagnostics.results import Outcome
 from pushforward.diagnostics.stationarity import (
-    MALA_STEPS,
     mala_evaluations,
     tune_mala,
     tuning_evaluations,
@@ -30,7 +29,6 @@ from pushforward.diagnostics.tests.base import Evidence
 from pushforward.diagnostics.verdict import FALSE_ALARMS, Verdict, judge
 from pushforward.diagnostics.weights import weigh
 from pushforward.draws import column_names
-from pushforward.mcmc.mala import mala
 from pushforward.reporting import marginals
 from pushforward.reporting.cost import MAX_TERMS, Purse, beside_nuts, speed
 from pushforward.reporting.course import describe_training
@@ -283,16 +281,8 @@ def _moved(
         return None
     tune_key, key = jax.random.split(key)
     kernel = tune_mala(tune_key, target, points)
-    # As the test of stationarity does, so that nothing is compiled anew.
-    rows = np.arange(padded(len(draws))) % len(draws)
-    moved = mala(
-        key,
-        target,
-        jnp.asarray(draws[rows], float),
-        MALA_STEPS,
-        step_size=jnp.asarray(kernel.step_size, float),
-        covariance=jnp.asarray(kernel.covariance, float),
-    )
+    # The program of the test of stationarity.
+    moved = kernel.move(key, target, draws)
     return np.asarray(moved.positions, np.float64)[: len(draws)]
 
 
@@ -349,7 +339,7 @@ def _untold(
         )
     elif reference.made_here:
         said.append(
-            "The reference is not exact: it was made by tempered SMC. A mode that "
+            "The reference is not exact: it was made by exploration. A mode that "
             "neither it nor the sampler has found shows nowhere on this page."
         )
     said += [f"A doubt: {doubt}" for doubt in contents["doubts"]]

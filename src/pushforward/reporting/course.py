@@ -56,16 +56,16 @@ def _decisions(history: History, reviews: Sequence[Mapping[str, Any]]) -> list[s
     if started is not None:
         said.append(
             f"By step {started['step']:,} distillation was over: sampler and particles "
-            "agreed, or more of it did not pay, or its share of the steps was spent. "
+            "agreed, more of it no longer helped, or its share of the steps was used. "
             "Reverse KL along the sampler's own draws joined forward KL."
         )
     if not reviews:
         return said
     kept = [row for row in reviews if row["kept"]]
     said.append(
-        f"Of {len(reviews)} reviews {len(kept)} kept the weights as they then were: "
-        "their divergence from particles that are held out was not above that of the "
-        "best before them."
+        f"Of {len(reviews)} reviews {len(kept)} kept the weights of that step: "
+        "their divergence from held-out particles was no larger than the best before "
+        "it."
     )
     if kept:
         last = kept[-1]

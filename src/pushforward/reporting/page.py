@@ -62,7 +62,7 @@ def _top(contents: dict[str, Any]) -> str:
 def _sections(contents: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("What it rests on", _tests(contents["verdict"])),
-        ("What could not be told", _untold(contents)),
+        ("What could not be determined", _untold(contents)),
         ("Parameters", _parameters(contents.get("parameters"))),
         ("Distributions", _ecdfs(contents.get("ecdf"))),
         ("Modes", _modes(contents.get("modes"))),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, PRNGKeyArray
 
+from pushforward.diagnostics.budget import Budget
 from pushforward.errors import UsageError
 from pushforward.methods import AbstractMethod, default
 from pushforward.methods.base import AbstractTask
@@ -23,7 +24,11 @@ from pushforward.training.config import (
     new_config,
     whole_number,
 )
-from pushforward.training.divergence import explain_divergence, last_draws
+from pushforward.training.divergence import (
+    evaluations_of_last_draws,
+    explain_divergence,
+    last_draws,
+)
 from pushforward.training.door import admit
 from pushforward.training.history import History
 from pushforward.training.rundir import SAMPLER, RunDirectory
@@ -48,6 +53,7 @@ def fit(
     throw: bool = True,
     callback: Callback | None = None,
     callback_every: int = 1000,
+    max_evaluations: int | float | None = None,
     spec: Any = None,
     checkpoint_seconds: float = 20.0,
     watch: Any = None,
@@ -77,6 +83,12 @@ def fit(
             `"stop": True` in the mapping. A run that it stopped stays so when resumed
             with a callback, and goes on without one.
         callback_every: after how many steps it is called.
+        max_evaluations: how often the target may be evaluated, exploration and the
+            draws at the end included. Half of it at most goes to exploration, which
+            then has fewer particles, and the rest to as many steps as it pays for, at
+            most those planned. `evaluations` of the result is above it by no more than
+            a tenth, or its message says that it was too little. The examination at the
+            start, a few hundred evaluations, is not counted.
         spec: where the target comes from, remembered in the config.
         checkpoint_seconds: how often the run is saved.
         watch: what `callback` was called in version 0.1.
@@ -91,6 +103,7 @@ def fit(
     steps = None if steps is None else whole_number("steps", steps)
     session.require_callback(callback, callback_every, watch, watch_every)
     session.require_seconds(checkpoint_seconds)
+    budget = Budget(max_evaluations).most
     with session.opened(out, resume=resume) as directory:
 
         def describe() -> Config:
@@ -98,7 +111,7 @@ def fit(
             return describe_target(target, spec, doubts)
 
         learner, config = session.prepare(
-            key, target, learner, steps, directory, describe
+            key, target, learner, steps, directory, describe, budget
         )
         (outcome,) = session.launch(
             key,
@@ -109,8 +122,9 @@ def fit(
             callback=callback,
             callback_every=callback_every,
             checkpoint_seconds=checkpoint_seconds,
+            afford=_afford(learner, [target], config.get("max_evaluations")),
         )
-        fitted = _fit_of(key, target, outcome, config, directory)
+        fitted = _fit_of(key, target, learner, outcome, config, directory)
         if directory is not None:
             directory.write_ending(_ending_of(fitted))
         session.report_ending(fitted, throw=throw)
@@ -144,6 +158,7 @@ def fit_many(
     progress: bool = True,
     callback: Callback | None = None,
     callback_every: int = 1000,
+    max_evaluations: int | float | None = None,
     watch: Any = None,
     watch_every: Any = None,
 ) -> list[Fit]:
@@ -162,6 +177,8 @@ def fit_many(
         progress: as in `fit`.
         callback: as in `fit`, for every seed by itself; `event.seed` is its number.
         callback_every: as in `fit`.
+        max_evaluations: as in `fit`, for every key by itself. They make the same number
+            of steps: what the one with the most expensive start can afford.
         watch: what `callback` was called in version 0.1.
         watch_every: what `callback_every` was called in version 0.1.
 
@@ -193,7 +210,8 @@ def fit_many(
         describe_target(each, None, found)
         for each, found in zip(distinct, doubts, strict=True)
     ]
-    learner = learner.resolve(targets[0])
+    budget = Budget(max_evaluations).most
+    learner = session.within(learner, budget).resolve(targets[0])
     longer = learner.with_sizes(steps=steps)
 
     def in_own_tree(event: Event):
@@ -213,18 +231,40 @@ def fit_many(
         progress=progress,
         callback=None if callback is None else in_own_tree,
         callback_every=callback_every,
+        afford=_afford(longer, targets, budget),
     )
     fits = []
     for i, each in enumerate(targets):
         own = dataclasses.replace(
             outcomes[i], result=_in_tree_of(each, outcomes[i].result)
         )
-        config = new_config(learner, longer.steps, keys[i], abouts[0 if alone else i])
-        fits.append(_fit_of(keys[i], each, own, config, None))
+        about = abouts[0 if alone else i]
+        config = new_config(learner, longer.steps, keys[i], about, budget)
+        fits.append(_fit_of(keys[i], each, learner, own, config, None))
     # Said once for all of them.
     early = [each for each in fits if each.status is Status.INTERRUPTED]
     session.report_ending((early or fits)[0], throw=False)
     return fits
+
+
+def _afford(
+    learner: AbstractTask, targets: Sequence[AbstractTarget], budget: int | None
+) -> Callable[[Any], int] | None:
+    """The most steps that a budget pays for, as a function of the first state."""
+    if budget is None:
+        return None
+    assert isinstance(learner, AbstractMethod)
+
+    def most(state: Any) -> int:
+        spent = np.atleast_1d(np.asarray(state.initialisation.evaluations))
+        return min(
+            learner.affordable_steps(
+                target, budget - int(start) - evaluations_of_last_draws(target)
+            )
+            for start, target in zip(spent, targets, strict=True)
+        )
+
+    return most
 
 
 def _in_tree_of(target: AbstractTarget, sampler):
@@ -249,10 +289,12 @@ def _method(method, target, batch_size) -> AbstractTask:
 def _fit_of(
     key: PRNGKeyArray,
     target: AbstractTarget,
+    learner: AbstractTask,
     outcome: Outcome,
     config: Config,
     directory: RunDirectory | None,
 ) -> Fit:
+    assert isinstance(learner, AbstractMethod)
     reason, status, drawn = None, outcome.status, None
     if status is Status.NONFINITE:
         at = jax.random.fold_in(key, 1)
@@ -270,31 +312,25 @@ def _fit_of(
         status=status,
         history=History(outcome.rows),
         config=config,
-        evaluations=_evaluations(target, outcome) + (drawn.evaluations if drawn else 0),
-        doubts=(*config["target"].get("doubts", ()), *_doubts(outcome)),
+        evaluations=_evaluations(learner, target, outcome)
+        + (drawn.evaluations if drawn else 0),
+        doubts=(*config["target"].get("doubts", ()), *learner.doubts(outcome.state)),
         outside=None if drawn is None else drawn.outside,
         steps=outcome.steps,
         planned=outcome.planned,
         nonfinite_steps=outcome.nonfinite_steps,
         seconds=outcome.seconds,
         reason=reason,
+        remark=learner.remark(outcome.planned, outcome.steps),
         out=None if directory is None else directory.path,
         target=target,
     )
 
 
-def _doubts(outcome: Outcome) -> tuple[str, ...]:
-    """What the last stage of the training gives reason to doubt."""
-    method, _ = outcome.stages[-1]
-    assert isinstance(method, AbstractMethod)
-    return method.doubts(outcome.state)
-
-
-def _evaluations(target: AbstractTarget, outcome: Outcome) -> int:
+def _evaluations(
+    learner: AbstractTask, target: AbstractTarget, outcome: Outcome
+) -> int:
     """How often the target was evaluated, the initialisation included."""
-    made = int(np.asarray(outcome.state.initialisation.evaluations))
-    for method, steps in outcome.stages:
-        assert isinstance(method, AbstractMethod)
-        each = method.evaluations * target.evaluation_cost(method.minibatches)
-        made += steps * each
-    return made
+    assert isinstance(learner, AbstractMethod)
+    start = int(np.asarray(outcome.state.initialisation.evaluations))
+    return start + learner.evaluations_of_steps(target, outcome.steps)

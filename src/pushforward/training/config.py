@@ -17,7 +17,7 @@ from pushforward.mcmc.copies import how_learnt
 from pushforward.methods.base import AbstractTask, describe
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.examine import fingerprint, same_target
-from pushforward.training.rundir import CONFIG_FORMAT, OF_0_1, Position
+from pushforward.training.rundir import CONFIG_FORMAT, OF_0_1
 
 # Steps are counted in 32 bits.
 MOST_STEPS = 2**31 - 1
@@ -72,14 +72,20 @@ def checksum(data: Any) -> int:
 
 
 def new_config(
-    learner: AbstractTask, steps: int, key: PRNGKeyArray, target: Config
+    learner: AbstractTask,
+    steps: int,
+    key: PRNGKeyArray,
+    target: Config,
+    max_evaluations: int | None = None,
 ) -> Config:
     """The config of a new run of so many steps: plain names and numbers."""
+    budget = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
     return {
         "format": CONFIG_FORMAT.version,
         "version": __version__,
         "method": learner.describe(),
         "steps": steps,
+        **budget,
         "key": _key_numbers(key),
         "target": target,
         "precision": str(jnp.result_type(float)),
@@ -90,6 +96,17 @@ def new_config(
 
 def _key_numbers(key: PRNGKeyArray) -> list[int]:
     return np.asarray(jax.random.key_data(key)).ravel().tolist()
+
+
+def same_budget(stored: Config, asked: int | None) -> int | None:
+    """The budget of evaluations of a run, which no resume may change."""
+    budget = stored.get("max_evaluations")
+    if asked is not None and asked != budget:
+        raise FileError(
+            f"This run was started with max_evaluations={budget} and cannot go on with "
+            f"{asked}; leave it out, or start a new run."
+        )
+    return budget
 
 
 def reconcile(
@@ -116,7 +133,7 @@ def reconcile(
     if OF_0_1 in stored["method"]:
         raise FileError(
             "This run was started by version 0.1, whose methods had other parts, and "
-            "cannot go on; what it saved as its sampler can still be loaded."
+            "cannot be continued; the sampler that it saved can still be loaded."
         )
     old = _with_defaults(learner, stored["method"])
     if old["name"] != learner.name:
@@ -237,18 +254,4 @@ def _require_same_target(old: Config, now: Config, data: Any) -> None:
         raise FileError(
             "The target is not the one this run was started with (its log density or "
             "score differs at the points compared); choose another directory."
-        )
-
-
-def require_extensible(
-    learner: AbstractTask, position: Position | None, path: Any
-) -> None:
-    """Refuses more steps once the first of several stages has made its share."""
-    if position is None or len(learner.stages()) == 1:
-        return
-    if position.stage > 0 or position.step >= position.steps:
-        raise FileError(
-            f"The method of the run in {path} has several stages and the first is "
-            "done, so it cannot be given more steps; leave their number as it was, or "
-            "start a new run."
         )

@@ -41,9 +41,19 @@ class LastDraws:
         """What is wrong where draws are not finite, and what to do, as a clause."""
         return (
             f"{self.nonfinite:,} of {self.count:,} draws of the sampler are not "
-            "finite; look whether the density falls where they go, or train with "
+            "finite; check whether the density falls where they go, or train with "
             "another key or method"
         )
+
+
+def evaluations_of_last_draws(target: AbstractTarget) -> int:
+    """How often `last_draws` evaluates the target."""
+    return padded(_LAST) if _is_cheap(target) else 0
+
+
+def _is_cheap(target: AbstractTarget) -> bool:
+    """Whether it has values, none of which is a sum over data."""
+    return target.why_no_values() is None and target.num_terms == 1
 
 
 def last_draws(
@@ -53,14 +63,14 @@ def last_draws(
 
     The density is left alone where one value is a sum over data.
     """
-    dense = target.why_no_values() is None and target.num_terms == 1
+    dense = _is_cheap(target)
     count = _LAST if dense else _FEW
     draws = np.asarray(sampler.unconstrained().sample(key, count))
     nonfinite = int(np.sum(~np.isfinite(draws).all(axis=1)))
     if not dense:
         return LastDraws(count, nonfinite, None, 0)
     outside = float(np.mean(~np.isfinite(log_densities(target, draws))))
-    return LastDraws(count, nonfinite, outside, padded(count))
+    return LastDraws(count, nonfinite, outside, evaluations_of_last_draws(target))
 
 
 def explain_divergence(
@@ -79,8 +89,8 @@ def explain_divergence(
     if np.median(size) > _FAR:
         typical = draws[int(np.argsort(size)[_DRAWS // 2])]
         return (
-            f"the draws have run away, to such as {_point(target, typical)}: see "
-            "whether the density falls fast enough to have a finite integral"
+            f"the draws have run away, to points such as {_point(target, typical)}: "
+            "check whether the density falls fast enough to have a finite integral"
         )
     return None
 

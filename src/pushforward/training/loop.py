@@ -24,7 +24,7 @@ PATIENCE = 100
 
 
 class RunState(eqx.Module):
-    """The state of a stage and what the engine counts beside it."""
+    """The state of training and what the engine counts beside it."""
 
     state: Any
     step: Int[Array, ""]
@@ -35,17 +35,17 @@ class RunState(eqx.Module):
     # Steps skipped because they were not finite: in all, and in a row.
     nonfinite_total: Int[Array, "..."]
     nonfinite_in_a_row: Int[Array, "..."]
-    # After how many steps, over all stages, a seed was frozen because its steps were
-    # not finite or because the callback stopped it; NOT_ENDED while it is trained.
+    # After how many steps a seed was frozen, because its steps were not finite or the
+    # callback stopped it; NOT_ENDED while it is trained.
     ended: Int[Array, "..."]
-    # After how many steps, over all stages, the learner was done with a seed before the
-    # last step of the stage; NOT_ENDED otherwise.
+    # After how many steps the learner was done with a seed before the last step;
+    # NOT_ENDED otherwise.
     complete: Int[Array, "..."]
 
 
-def stage_key(key: Key[Array, "..."], stage: int) -> Key[Array, "..."]:
-    """The base key of a stage; steps fold in their number."""
-    return jax.random.fold_in(key, stage)
+def step_key(key: Key[Array, ""]) -> Key[Array, ""]:
+    """The key of the steps, which fold in their number."""
+    return jax.random.fold_in(key, 0)
 
 
 @eqx.filter_jit
@@ -61,7 +61,7 @@ def first_state(
     steps: Int[Array, ""],
     previous: Any,
 ) -> RunState:
-    """A stage before its first step.
+    """Training before its first step.
 
     `key` is one key, or one per seed; then `target` may be one per seed too.
     """
@@ -86,17 +86,6 @@ def first_state(
 begin = _programs.compiled(first_state)
 
 
-def inherit(fresh: RunState, before: RunState) -> RunState:
-    """The start of a stage: seeds that ended in the one before stay so."""
-    ended = before.ended != NOT_ENDED
-    in_a_row = jnp.where(ended, before.nonfinite_in_a_row, fresh.nonfinite_in_a_row)
-    return eqx.tree_at(
-        lambda s: (s.nonfinite_total, s.nonfinite_in_a_row, s.ended),
-        fresh,
-        (before.nonfinite_total, in_a_row, before.ended),
-    )
-
-
 @_programs.compiled
 def advance(
     learner: AbstractTask,
@@ -104,7 +93,6 @@ def advance(
     key: Key[Array, "..."],
     run: RunState,
     stop: Int[Array | np.ndarray, ""],
-    earlier: Int[Array | np.ndarray, ""],
     patience: Int[Array | np.ndarray, ""],
     clear: Bool[Array | np.ndarray, ""],
 ) -> RunState:
@@ -119,10 +107,9 @@ def advance(
     Args:
         learner: whose steps these are.
         target: its target, or its data.
-        key: the key of the stage, or one for each seed.
-        run: where the stage stands.
+        key: the key of the steps, or one for each seed.
+        run: where training stands.
         stop: the number of the step to stop before.
-        earlier: how many steps the stages before this one made.
         patience: a seed with so many steps in a row that are not finite is frozen.
         clear: whether to clear the sums first.
     """
@@ -168,7 +155,7 @@ def advance(
     state, sums, count, total, in_a_row = settle(
         before, tuple(after), frozen, count, run.nonfinite_total, run.nonfinite_in_a_row
     )
-    ended = jnp.where(~frozen & (in_a_row >= patience), earlier + end, run.ended)
+    ended = jnp.where(~frozen & (in_a_row >= patience), end, run.ended)
     return RunState(state, end, sums, count, total, in_a_row, ended, run.complete)
 
 
@@ -178,7 +165,6 @@ def review(
     target: Any,
     key: Key[Array, "..."],
     run: RunState,
-    earlier: Int[Array | np.ndarray, ""],
 ) -> tuple[RunState, dict[str, Float[Array, "..."]]]:
     """The learner's review of every seed that is still trained; arguments as above."""
 
@@ -192,7 +178,7 @@ def review(
     frozen = (run.ended != NOT_ENDED) | (run.complete != NOT_ENDED)
     one = jax.vmap(one) if key.shape else one
     state, info, done = one(key, per_seed_part(target), run.state, frozen)
-    complete = jnp.where(done, earlier + run.step, run.complete)
+    complete = jnp.where(done, run.step, run.complete)
     return eqx.tree_at(lambda r: (r.state, r.complete), run, (state, complete)), info
 
 

@@ -11,9 +11,8 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -77,14 +76,16 @@ class Position:
     """Where training stands, as the header of a state says it.
 
     Attributes:
-        stage: the number of the stage.
-        step: how many steps of the stage were made.
-        steps: how many it was to make.
+        stage: always 0; earlier versions trained in several stages.
+        step: how many steps were made.
+        steps: how many were to be made.
         rows: how many rows of metrics there were.
         rows_checksum: of their lines; None in states from before there was one.
         seconds: how long it took so far.
-        called: at which step, over all stages, the callback was last called; None in
-            states of version 0.1.
+        called: at which step the callback was last called; None in states of version
+            0.1.
+        affordable: the most steps that the budget of evaluations pays for; None where
+            there is no budget.
     """
 
     stage: int
@@ -94,6 +95,7 @@ class Position:
     rows_checksum: int | None
     seconds: float
     called: int | None
+    affordable: int | None = None
 
 
 class RunDirectory:
@@ -147,8 +149,12 @@ class RunDirectory:
                     f"{self.path} already holds a run, which another process began "
                     "just now; choose another directory."
                 )
-            for name in (STATE, METRICS, SAMPLER, ENDING):
-                (self.path / name).unlink(missing_ok=True)
+            for name in (SAMPLER, STATE, METRICS, ENDING):
+                if (self.path / name).exists():
+                    raise FileError(
+                        f"{self.path} holds {name} and no run that it belongs to; move "
+                        "that file elsewhere, or choose another directory."
+                    )
         except OSError as error:
             raise _files.explain(self.path, error) from error
         self.write_config(config)
@@ -217,12 +223,14 @@ class RunDirectory:
             header.get(name) for name in ("stage", "step", "steps", "rows")
         ]
         optional = [header.get("called", 0), header.get("rows_checksum", 0)]
+        affordable = header.get("affordable")
         seconds: Any = header.get("seconds")
         held = arrays.get("step")
         if not (
             all(_is_count(n) for n in counts)
             and _is_count(optional[0])
             and _is_count(optional[1], 2**32 - 1)
+            and (affordable is None or _is_count(affordable))
             and _is_number(seconds)
             and seconds >= 0
         ):
@@ -242,6 +250,7 @@ class RunDirectory:
             header.get("rows_checksum"),
             float(seconds),
             header.get("called"),
+            affordable,
         )
 
     def read_state(self, skeleton: RunState) -> RunState:
@@ -264,7 +273,7 @@ class RunDirectory:
         self._rows_checksum = zlib.crc32(line.encode(), self._rows_checksum)
 
     def read_metrics(
-        self, position: Position | None, stages: Sequence[str]
+        self, position: Position | None, learner: str
     ) -> tuple[list[dict[str, Any]], str | None]:
         """The rows up to a position; what is later is done again, and is cut off.
 
@@ -272,18 +281,18 @@ class RunDirectory:
 
         Args:
             position: where training goes on; None is its beginning.
-            stages: the names of the stages.
+            learner: the name of what is trained.
 
         Returns:
             The rows, and a sentence if not all of them are as they were written.
         """
         path = self.path / METRICS
-        wanted = 0 if position is None else position.rows
+        wanted, step = (0, 0) if position is None else (position.rows, position.step)
         data = b""
         if path.exists() or path.is_symlink():
             data = _files.read_bytes(path, _MOST_METRICS)
         lines = data.splitlines(keepends=True)[:wanted]
-        rows = [_row(line, position, stages) for line in lines]
+        rows = [_row(line, (learner, step)) for line in lines]
         kept = [line for line, row in zip(lines, rows, strict=True) if row is not None]
         self._rows, self._rows_checksum = len(kept), zlib.crc32(b"".join(kept))
         sentence = self._repaired(position, wanted, data)
@@ -307,10 +316,10 @@ class RunDirectory:
         _files.write_bytes(aside, data, follow=False)
         what = f"{lost:,} of its {wanted:,} rows cannot be read and are dropped"
         if not lost:
-            what = "its rows are not those that were written, and are kept as they are"
+            what = "its rows are not those that were written; they are kept"
         return (
             f"{self.path / METRICS} was damaged: {what}; the file as it was is "
-            f"{aside.name}, and training itself is not touched."
+            f"{aside.name}, and training itself is not affected."
         )
 
     def write_ending(self, ending: dict[str, Any]) -> None:
@@ -339,11 +348,11 @@ class RunDirectory:
         if not path.exists():
             return []
         lines = _files.read_bytes(path, _MOST_METRICS).splitlines(keepends=True)
-        rows = [_row(line, None, None) for line in lines]
+        rows = [_row(line) for line in lines]
         return [row for row in rows if row is not None]
 
 
-def _is_count(value: Any, most: int = _MOST) -> bool:
+def _is_count(value: Any, most: int = _MOST) -> TypeGuard[int]:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole and 0 <= value <= most
 
@@ -367,12 +376,10 @@ def _is_config(config: dict[str, Any]) -> bool:
     )
 
 
-def _row(
-    line: bytes, position: Position | None, stages: Sequence[str] | None
-) -> dict[str, Any] | None:
-    """A row of metrics from its line, or None if it cannot be one before `position`.
+def _row(line: bytes, before: tuple[str, int] | None = None) -> dict[str, Any] | None:
+    """A row of metrics from its line, or None if it cannot be one.
 
-    Without names of stages it may be of any, at any step.
+    `before` is the name of what is trained, and the last step that it may be of.
     """
     try:
         row = _io.parse(line)
@@ -383,13 +390,8 @@ def _row(
     name, step = row.get("stage"), row.get("step")
     if not isinstance(name, str) or not _is_count(step):
         return None
-    if stages is not None:
-        if position is None:
-            return None
-        # Two stages may have one name.
-        places = [i for i, stage in enumerate(stages) if stage == name]
-        if not any((i, step) <= (position.stage, position.step) for i in places):
-            return None
+    if before is not None and (name != before[0] or step > before[1]):
+        return None
     numbers = {k: _number(v) for k, v in row.items() if k != "stage"}
     if any(v is False for v in numbers.values()):
         return None

@@ -5,6 +5,7 @@ import functools
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -30,10 +31,9 @@ from pushforward.training.loop import (
     all_finite,
     begin,
     first_state,
-    inherit,
     means,
     review,
-    stage_key,
+    step_key,
 )
 from pushforward.training.rundir import RunDirectory
 from pushforward.training.status import Status
@@ -53,17 +53,11 @@ class Outcome:
     state: Any
     status: Status
     rows: list[dict[str, Any]]
-    # The stages that were run, and how many steps each of them made; steps made twice,
-    # around one that was not finite, count once.
-    stages: tuple[tuple[AbstractTask, int], ...]
+    # Steps made twice, around one that was not finite, count once.
+    steps: int
     planned: int
     nonfinite_steps: int
     seconds: float
-
-    @property
-    def steps(self) -> int:
-        """How many steps were made, over all stages."""
-        return sum(steps for _, steps in self.stages)
 
 
 def run(
@@ -76,8 +70,9 @@ def run(
     checkpoint_seconds: float = 20.0,
     callback: Callback | None = None,
     callback_every: int = 1000,
+    afford: Callable[[Any], int] | None = None,
 ) -> list[Outcome]:
-    """Runs every stage of a learner, from the start or from the directory's state.
+    """Runs a learner, from the start or from the directory's state.
 
     Args:
         key: one key, or one for each seed.
@@ -89,12 +84,13 @@ def run(
         checkpoint_seconds: how often the run is saved.
         callback: see `fit`.
         callback_every: after how many steps it is called.
+        afford: the most steps that a budget pays for, from the state before the first.
 
     Returns:
         An outcome for each seed.
     """
     run = _Run(key, targets, learner, directory, shown, checkpoint_seconds)
-    run.callback, run.callback_every = callback, callback_every
+    run.callback, run.callback_every, run.afford = callback, callback_every, afford
     with interruptions() as interrupted:
         return run.run(interrupted)
 
@@ -102,6 +98,7 @@ def run(
 class _Run:
     def __init__(self, key, targets, learner, directory, shown, checkpoint_seconds):
         self.key = key
+        self.step_key = jax.vmap(step_key)(key) if key.shape else step_key(key)
         self.seeds = key.shape[0] if key.shape else 1
         if isinstance(targets, list):
             # Every seed has a target of its own.
@@ -110,43 +107,33 @@ class _Run:
         else:
             self.target = self.program_target = targets
             self.targets = [targets] * self.seeds
-        self.stages = learner.stages()
+        self.learner = learner
         # The number of steps is no part of what is compiled: one for all.
-        self.programs = [s.with_sizes(steps=MOST_STEPS) for s in self.stages]
+        self.program = learner.with_sizes(steps=MOST_STEPS)
         self.directory, self.shown = directory, shown
         self.checkpoint_seconds = checkpoint_seconds
         self.callback: Callback | None = None
         self.callback_every = 1
+        self.afford: Callable[[Any], int] | None = None
+        # The most steps that the budget pays for, where there is one.
+        self.affordable: int | None = None
         # The step at which the callback was last called.
         self.called = 0
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0
-        self.planned = self._steps_before(len(self.stages))
 
-    def _steps(self, stage: int) -> int:
-        return self.stages[stage].steps
+    @property
+    def steps(self) -> int:
+        """How many steps are planned."""
+        return self.learner.steps
 
-    def _steps_before(self, stage: int) -> int:
-        return sum(self._steps(i) for i in range(stage))
-
-    def _key(self, stage: int) -> Key[Array, "..."]:
-        if self.key.shape:
-            return jax.vmap(lambda k: stage_key(k, stage))(self.key)
-        return stage_key(self.key, stage)
-
-    def _begin(self, stage: int, previous: Any, start: Any = begin) -> RunState:
-        steps = jnp.asarray(self._steps(stage), jnp.int32)
-        return start(
-            self.programs[stage],
-            self.program_target,
-            self._key(stage),
-            steps,
-            previous,
-        )
+    def _begin(self, previous: Any, start: Any = begin) -> RunState:
+        steps = jnp.asarray(self.steps, jnp.int32)
+        return start(self.program, self.program_target, self.step_key, steps, previous)
 
     def _prepare(self) -> Any:
-        """What the first stage starts from, found for one seed after the other."""
-        prepare = self.stages[0].prepare
+        """What training starts from, found for one seed after the other."""
+        prepare = self.learner.prepare
         keys = [self.key] if not self.key.shape else list(self.key)
         keys = [jax.random.fold_in(key, PREPARE) for key in keys]
         if not self.key.shape:
@@ -154,111 +141,99 @@ class _Run:
         found = [prepare(k, t) for k, t in zip(keys, self.targets, strict=True)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
-    def _restore(self) -> tuple[int, RunState | None]:
-        """The stage and state on disk; (0, None) where nothing has been saved."""
+    def _restore(self) -> RunState | None:
+        """The state on disk; None where nothing has been saved."""
         if self.directory is None:
-            return 0, None
-        names = [stage.name for stage in self.stages]
+            return None
         position = self.directory.read_position()
         if position is None:
-            self.directory.read_metrics(None, names)
-            return 0, None
-        stage = position.stage
-        if stage >= len(self.stages) or position.steps > self._steps(stage):
+            self.directory.read_metrics(None, self.learner.name)
+            return None
+        self._limit(position.affordable)
+        if position.stage != 0 or position.steps > self.steps:
             raise FileError(
-                f"{self.directory.path} is damaged: its state is one of stage {stage} "
-                f"with {position.steps} steps, which its config does not have."
+                f"{self.directory.path} is damaged: its state is one of stage "
+                f"{position.stage} with {position.steps} steps, which its config does "
+                "not have."
             )
-        skeleton: Any = None
-        previous = eqx.filter_eval_shape(self.stages[0].prepared, self.target)
-        for i in range(stage + 1):
-            skeleton = eqx.filter_eval_shape(self._begin, i, previous, first_state)
-            previous = skeleton.state
+        previous = eqx.filter_eval_shape(self.learner.prepared, self.target)
+        skeleton: Any = eqx.filter_eval_shape(self._begin, previous, first_state)
         state = self.directory.read_state(skeleton)
-        made = self._steps_before(stage) + position.step
-        _require_sound(self.directory, state, made)
-        longer = self._steps(stage) != position.steps
+        _require_sound(self.directory, state, position.step)
+        longer = self.steps != position.steps
         if longer:
-            state = eqx.tree_at(
-                lambda s: s.state, state, extend(state.state, self._steps(stage))
-            )
+            state = self._extended(state)
         if longer or self.callback is None:
             # What a callback stopped goes on if there is more to do, or without it.
             going = np.where(_broken(state), np.asarray(state.ended), NOT_ENDED)
             state = _with_ended(state, going)
         self.seconds = position.seconds
-        called = made if position.called is None else position.called
-        self.called = min(called, made)
-        self.rows, repaired = self.directory.read_metrics(position, names)
+        called = position.step if position.called is None else position.called
+        self.called = min(called, position.step)
+        self.rows, repaired = self.directory.read_metrics(position, self.learner.name)
         if repaired is not None:
             warnings.warn(repaired, DamageWarning, stacklevel=2)
             # So that the state counts the rows that there are.
-            self._save(stage, state)
-        return stage, state
+            self._save(state)
+        return state
 
-    def _save(self, stage: int, state: RunState, *, finished: bool = False) -> None:
+    def _limit(self, affordable: int | None) -> None:
+        """Makes no more steps than the budget pays for."""
+        self.affordable = affordable
+        if affordable is not None and affordable < self.steps:
+            self.learner = self.learner.with_sizes(steps=affordable)
+
+    def _extended(self, state: RunState) -> RunState:
+        """The state with the number of steps that is now planned."""
+        longer = functools.partial(extend, steps=self.steps)
+        longer = eqx.filter_vmap(longer) if self.key.shape else longer
+        extended = longer(state.state)
+        return eqx.tree_at(lambda s: s.state, state, extended)
+
+    def _save(self, state: RunState, *, finished: bool = False) -> None:
         if self.directory is None:
             return
         position = {
-            "stage": stage,
-            "steps": self._steps(stage),
+            "stage": 0,
+            "steps": self.steps,
             "seconds": self.seconds,
             "finished": finished,
             "called": self.called,
+            "affordable": self.affordable,
         }
         self.directory.write_state(position, state)
 
     def run(self, interrupted: threading.Event) -> list[Outcome]:
-        stage, state = self._restore()
+        state = self._restore()
         self.shown.say("Looking at the target and compiling ...")
         begun = time.monotonic()
         if state is None:
-            state = self._begin(0, self._prepare())
+            state = self._begin(self._prepare())
+            if self.afford is not None:
+                self._limit(self.afford(state.state))
+                state = self._extended(state)
             self.seconds += time.monotonic() - begun
-            self._save(0, state)
-        while True:
-            state = self._train(stage, state, interrupted)
-            done = int(state.step) >= self._steps(stage) or bool(np.all(_still(state)))
-            ended = bool(np.all(np.asarray(state.ended) != NOT_ENDED))
-            finished = done and not ended and self._is_last(stage, state)
-            self._save(stage, state, finished=finished)
-            if ended or finished or interrupted.is_set():
-                return self._outcomes(stage, state, finished=finished)
-            state = inherit(self._begin(stage + 1, state.state), state)
-            stage += 1
-            self._save(stage, state)
+            self._save(state)
+        state = self._train(state, interrupted)
+        done = int(state.step) >= self.steps or bool(np.all(_still(state)))
+        ended = bool(np.all(np.asarray(state.ended) != NOT_ENDED))
+        finished = done and not ended
+        self._save(state, finished=finished)
+        return self._outcomes(state, finished=finished)
 
-    def _is_last(self, stage: int, state: RunState) -> bool:
-        """Whether no stage follows this one, or none of them has anything to do.
-
-        A seed that has ended has nothing to do either.
-        """
-        if stage + 1 == len(self.stages):
-            return True
-        ask = self.stages[stage].settled
-        ask = jax.vmap(ask) if self.key.shape else ask
-        ended = np.asarray(state.ended) != NOT_ENDED
-        return bool(np.all(np.asarray(ask(state.state)) | ended))
-
-    def _train(self, stage: int, state: RunState, interrupted) -> RunState:
-        learner = self.stages[stage]
-        key, steps, before = (
-            self._key(stage),
-            self._steps(stage),
-            self._steps_before(stage),
-        )
-        name = learner.name
+    def _train(self, state: RunState, interrupted: threading.Event) -> RunState:
+        steps = self.steps
         interval = max(steps // REPORTS, 1)
-        every = learner.review_every
+        every = self.learner.review_every
         patience = np.asarray(PATIENCE, np.int32)
         step = int(state.step)
-        self.shown.stage(name, steps, step)
+        self.shown.stage(self.learner.name, steps, step)
         chunk, saved = 1, time.monotonic()
         if every and step == 0:
-            state = self._review(stage, name, state)
+            state = self._review(state)
         # The callback was not done with this step when the run was left.
-        if self._is_due(before + step) and self.called < before + step:
-            state = self._call(stage, name, state)
+        if self._is_due(step) and self.called < step:
+            state = self._call(state)
         while step < steps and not interrupted.is_set():
             ended = _still(state)
             if np.all(ended):
@@ -267,18 +242,17 @@ class _Run:
             due = min((step // interval + 1) * interval, steps)
             stop = min(step + chunk, due)
             if self.callback is not None:
-                calls = (before + step) // self.callback_every + 1
-                stop = min(stop, calls * self.callback_every - before)
+                called = step // self.callback_every + 1
+                stop = min(stop, called * self.callback_every)
             if every:
                 stop = min(stop, (step // every + 1) * every)
             start = time.monotonic()
             tried = advance(
-                self.programs[stage],
+                self.program,
                 self.program_target,
-                key,
+                self.step_key,
                 state,
                 np.asarray(stop, np.int32),
-                np.asarray(before, np.int32),
                 patience,
                 np.asarray(step % interval == 0),
             )
@@ -294,58 +268,56 @@ class _Run:
             chunk = _next_chunk(chunk, made, spent)
             step = int(end)
             if step == due:
-                self._record(name, step, state)
+                self._record(step, state)
             if every and step % every == 0:
-                state = self._review(stage, name, state)
-            if self._is_due(before + step):
-                state = self._call(stage, name, state)
+                state = self._review(state)
+            if self._is_due(step):
+                state = self._call(state)
             if time.monotonic() - saved > self.checkpoint_seconds:
-                self._save(stage, state)
+                self._save(state)
                 saved = time.monotonic()
         return state
 
-    def _review(self, stage: int, name: str, state: RunState) -> RunState:
+    def _review(self, state: RunState) -> RunState:
         """Lets the learner decide, and records what it saw."""
         start = time.monotonic()
-        before = np.asarray(self._steps_before(stage), np.int32)
-        learner, target = self.programs[stage], self.program_target
-        state, info = review(learner, target, self._key(stage), state, before)
+        state, info = review(self.program, self.program_target, self.step_key, state)
         numbers = {k: np.asarray(v).tolist() for k, v in jax.device_get(info).items()}
         self.seconds += time.monotonic() - start
-        self._append_row({"stage": name, "step": int(state.step), **numbers})
+        self._append_row(state, numbers)
         return state
 
-    def _is_due(self, made: int) -> bool:
+    def _is_due(self, step: int) -> bool:
         return (
-            self.callback is not None and made > 0 and made % self.callback_every == 0
+            self.callback is not None and step > 0 and step % self.callback_every == 0
         )
 
-    def _call(self, stage: int, name: str, state: RunState) -> RunState:
+    def _call(self, state: RunState) -> RunState:
         """Calls the callback for every seed, keeps its numbers, and stops whom it says.
 
         If it raises, the run is saved as it is now; resumed, it calls it again.
         """
-        made = self._steps_before(stage) + int(state.step)
         try:
-            numbers, stops = self._ask(stage, state, made)
+            numbers, stops = self._ask(state)
         except BaseException:
-            self._save(stage, state)
+            self._save(state)
             raise
+        made = int(state.step)
         self.called = made
         if numbers:
-            self._append_row({"stage": name, "step": int(state.step), **numbers})
-        if made == self.planned:
+            self._append_row(state, numbers)
+        if made == self.steps:
             return state
         ended = np.asarray(state.ended)
         stops = np.asarray(stops).reshape(ended.shape)
         return _with_ended(state, np.where(stops & (ended == NOT_ENDED), made, ended))
 
-    def _ask(self, stage: int, state: RunState, made: int):
+    def _ask(self, state: RunState):
         """The numbers for the history, and for each seed whether it should stop."""
         assert self.callback is not None
         many = bool(self.key.shape)
         found = means(state)
-        whole = functools.cache(lambda: self._result(stage, state))
+        whole = functools.cache(lambda: self._result(state))
 
         def result(seed: int) -> Any:
             return _of_seed(whole(), seed) if many else whole()
@@ -359,8 +331,8 @@ class _Run:
             if stopped[seed]:
                 continue
             event = Event(
-                made,
-                self.planned,
+                int(state.step),
+                self.steps,
                 {k: float(v[seed] if many else v) for k, v in found.items()},
                 target,
                 History(_rows_of(self.rows, seed if many else None)),
@@ -372,40 +344,31 @@ class _Run:
         columns = {k: [each.get(k, np.nan) for each in answers] for k in names}
         return {k: v if many else v[0] for k, v in columns.items()}, stops
 
-    def _record(self, name: str, step: int, state: RunState) -> None:
+    def _record(self, step: int, state: RunState) -> None:
         numbers = {k: np.asarray(v).tolist() for k, v in means(state).items()}
-        row = {
-            "stage": name,
-            "step": step,
-            **numbers,
+        beside = {
             "skipped": np.asarray(state.nonfinite_total).tolist(),
             "seconds": round(self.seconds, 3),
         }
-        self._append_row(row)
+        self._append_row(state, numbers | beside)
         self.shown.update(step, {k: _mean(v) for k, v in numbers.items()})
 
-    def _made(self, row: dict[str, Any]) -> int:
-        """How many steps had been made, over all stages, when a row was written."""
-        names = [stage.name for stage in self.stages]
-        return self._steps_before(names.index(row["stage"])) + row["step"]
-
-    def _append_row(self, row: dict[str, Any]) -> None:
+    def _append_row(self, state: RunState, numbers: dict[str, Any]) -> None:
+        row = {"stage": self.learner.name, "step": int(state.step), **numbers}
         self.rows.append(row)
         if self.directory is not None:
             self.directory.append_metrics(row)
 
-    def _result(self, stage: int, state: RunState) -> Any:
-        build = self.stages[stage].result
+    def _result(self, state: RunState) -> Any:
+        build = self.learner.result
         if self.key.shape:
             # What is not an array, in a network of the user's, is the same for all.
             return eqx.filter_vmap(lambda s: build(self.target, s))(state.state)
         return build(self.target, state.state)
 
-    def _outcomes(
-        self, stage: int, state: RunState, *, finished: bool
-    ) -> list[Outcome]:
-        whole = self._result(stage, state), state.state
-        made = [self._steps(i) for i in range(stage)] + [int(state.step)]
+    def _outcomes(self, state: RunState, *, finished: bool) -> list[Outcome]:
+        whole = self._result(state), state.state
+        made = int(state.step)
         ended = np.atleast_1d(np.asarray(state.ended)).tolist()
         complete = np.atleast_1d(np.asarray(state.complete)).tolist()
         broken = np.atleast_1d(_broken(state))
@@ -417,7 +380,7 @@ class _Run:
             status = Status.FINISHED if finished else Status.INTERRUPTED
             rows = _rows_of(self.rows, i if many else None)
             # Shorter than it takes to give up, but nothing was ever learnt.
-            nothing = 0 < sum(made) <= int(skipped[i])
+            nothing = 0 < made <= int(skipped[i])
             if (ended[i] != NOT_ENDED and broken[i]) or (finished and nothing):
                 status = Status.FROZEN if many else Status.NONFINITE
             elif ended[i] != NOT_ENDED:
@@ -426,16 +389,15 @@ class _Run:
                 status = Status.FINISHED
             last = ended[i] if ended[i] != NOT_ENDED else complete[i]
             if last != NOT_ENDED and not broken[i]:
-                rows = [r for r in rows if self._made(r) <= last]
-            stages = zip(self.stages, _until(made, last), strict=False)
+                rows = [row for row in rows if row["step"] <= last]
             outcomes.append(
                 Outcome(
                     result=result,
                     state=own,
                     status=status,
                     rows=rows,
-                    stages=tuple(stages),
-                    planned=self.planned,
+                    steps=made if last == NOT_ENDED else min(made, last),
+                    planned=self.steps,
                     nonfinite_steps=int(skipped[i]),
                     seconds=self.seconds,
                 )
@@ -479,17 +441,6 @@ def _broken(state: RunState) -> Bool[np.ndarray, "..."]:
 
 def _with_ended(state: RunState, ended: Int[np.ndarray, "..."]) -> RunState:
     return eqx.tree_at(lambda s: s.ended, state, jnp.asarray(ended, jnp.int32))
-
-
-def _until(made: list[int], ended: int) -> list[int]:
-    """The steps of the stages, for a seed that ended after so many in all."""
-    if ended == NOT_ENDED:
-        return made
-    cut, left = [], ended
-    for steps in made:
-        cut.append(min(steps, left))
-        left -= cut[-1]
-    return cut
 
 
 def _rows_of(rows: list[dict[str, Any]], seed: int | None) -> list[dict[str, Any]]:

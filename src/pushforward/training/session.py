@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Array, Key
 
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
-from pushforward.methods.base import AbstractTask
+from pushforward.methods.base import AbstractMethod, AbstractTask
 from pushforward.training import config as configs
 from pushforward.training.callback import Callback
 from pushforward.training.display import display
@@ -53,6 +53,7 @@ def prepare(
     steps: int | None,
     directory: RunDirectory | None,
     describe: Callable[[], configs.Config],
+    max_evaluations: int | None = None,
 ) -> tuple[AbstractTask, configs.Config]:
     """The resolved learner and the config of a run, which is begun on disk.
 
@@ -63,23 +64,31 @@ def prepare(
         steps: how many steps, if not those of the learner.
         directory: where the run is kept; if it holds one already, that goes on.
         describe: gives the entry `target` of the config.
+        max_evaluations: a bound of the evaluations of the target, for a method.
     """
     target = describe()
     if directory is not None and directory.exists():
         stored = directory.read_config()
+        budget = configs.same_budget(stored, max_evaluations)
+        learner = within(learner, budget)
         learner, config = configs.reconcile(stored, learner, steps, key, data, target)
         if config != stored:
-            configs.require_extensible(
-                learner, directory.read_position(), directory.path
-            )
             directory.write_config(config)
         return learner, config
-    learner = learner.resolve(data)
+    learner = within(learner, max_evaluations).resolve(data)
     longer = learner.with_sizes(steps=steps)
-    config = configs.new_config(learner, longer.steps, key, target)
+    config = configs.new_config(learner, longer.steps, key, target, max_evaluations)
     if directory is not None:
         directory.create(config)
     return longer, config
+
+
+def within(learner: AbstractTask, max_evaluations: int | None) -> AbstractTask:
+    """A method whose start leaves half of a budget to its steps."""
+    if max_evaluations is None:
+        return learner
+    assert isinstance(learner, AbstractMethod)
+    return learner.within(max_evaluations)
 
 
 def launch(
@@ -92,6 +101,7 @@ def launch(
     callback: Callback | None,
     callback_every: int,
     checkpoint_seconds: float = 20.0,
+    afford: Callable[[Any], int] | None = None,
 ) -> list[Outcome]:
     """Runs a resolved learner, and shows it."""
     shown = display(progress)
@@ -105,6 +115,7 @@ def launch(
             checkpoint_seconds=checkpoint_seconds,
             callback=callback,
             callback_every=callback_every,
+            afford=afford,
         )
     finally:
         shown.close()
@@ -128,7 +139,7 @@ def require_callback(
 
 
 def require_seconds(seconds: Any) -> None:
-    """Refuses what is no time between two checkpoints; an infinite one is never."""
+    """Refuses an invalid time between checkpoints; infinity means none are made."""
     if not isinstance(seconds, int | float) or not seconds >= 0:
         raise UsageError(
             f"checkpoint_seconds must be a number of at least 0, not {seconds!r}."

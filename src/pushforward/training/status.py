@@ -63,11 +63,12 @@ class AbstractTrained:
         """The status with the particulars of this run."""
         match self.status:
             case Status.FINISHED:
-                text = f"Finished {self.steps} steps in {self.seconds:.0f} s."
+                made = _counted(self.steps, "step")
+                text = f"Finished {made} in {self.seconds:.0f} s."
                 if self.steps < self.planned:
                     text = (
                         f"Finished after {self.steps} of at most {self.planned} steps "
-                        f"in {self.seconds:.0f} s: more would not have paid."
+                        f"in {self.seconds:.0f} s: more would not have helped."
                     )
             case Status.STOPPED:
                 text = (
@@ -104,11 +105,11 @@ class AbstractTrained:
         if self.out is None:
             return (
                 "what it had learnt by then is returned, but only a run with a "
-                "directory (out=) can go on."
+                "directory (out=) can be continued."
             )
         return (
-            f"what it had learnt by then is in {self.out}: to go on, repeat the same "
-            "with resume=True (--resume)."
+            f"what it had learnt by then is in {self.out}: to continue, repeat the "
+            "call with resume=True (--resume)."
         )
 
     def __repr__(self) -> str:
@@ -124,9 +125,10 @@ class AbstractTrained:
         lines = [self.message]
         lines.append(f"  method   {method['name']}")
         lines.append(f"  target   {self._subject}")
+        rows = f"  history  {_counted(len(self.history), 'row')}"
         if last := self.history.last:
-            lines.append("  at last  " + ", ".join(f"{k} {v:.4g}" for k, v in last))
-        lines.append(f"  history  {len(self.history)} rows, in .history; see .config")
+            rows += "; at last " + ", ".join(f"{k} {v:.4g}" for k, v in last)
+        lines.append(rows)
         return "\n".join(lines)
 
 
@@ -155,6 +157,8 @@ class Fit(AbstractTrained):
         outside: the share of draws of the trained sampler at which the log density is
             not a finite number, so that the density counts as zero. None where it was
             not computed.
+        remark: what is to be said of some of the steps: how many trained a score or a
+            critic alone.
         target: what the sampler was trained for.
     """
 
@@ -162,6 +166,7 @@ class Fit(AbstractTrained):
     evaluations: int
     doubts: tuple[str, ...] = ()
     outside: float | None = None
+    remark: str = ""
     target: AbstractTarget | None = None
 
     def report(
@@ -202,19 +207,35 @@ class Fit(AbstractTrained):
     @property
     def _subject(self) -> str:
         about = self.config["target"]
-        many = "1 dimension" if about["dim"] == 1 else f"{about['dim']} dimensions"
+        many = _counted(about["dim"], "dimension")
         return f"{about['kind']} in {many}, evaluated {self.evaluations:,} times"
 
     @property
     def _remarks(self) -> str:
-        text = ""
+        text = f" {self.remark}" if self.remark else ""
+        text += self._about_the_budget
         if self.outside:
-            text = f" At {self.outside:.2%} of the draws the density is zero."
+            text += f" At {self.outside:.2%} of the draws the density is zero."
         if self.doubts:
             one = len(self.doubts) == 1
             which = "a doubt" if one else f"{len(self.doubts)} doubts"
             text += f" There {'is' if one else 'are'} {which}, in .doubts."
         return text
+
+    @property
+    def _about_the_budget(self) -> str:
+        """What a bound of the evaluations did not pay for."""
+        most, wanted = self.config.get("max_evaluations"), self.config["steps"]
+        if most is None or (self.planned == wanted and self.evaluations <= 1.1 * most):
+            return ""
+        steps = _counted(self.planned, "step")
+        text = f" max_evaluations={most:,} paid for {steps} of {wanted:,}"
+        if self.evaluations > 1.1 * most:
+            text = (
+                f" max_evaluations={most:,} did not pay for the least that this method "
+                f"does: it took {self.evaluations:,} with {steps} of {wanted:,}"
+            )
+        return text + "."
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -222,7 +243,7 @@ class Fit(AbstractTrained):
             ("method", self.config["method"]["name"]),
             ("target", self._subject),
             *((name, f"{value:.4g}") for name, value in self.history.last),
-            ("history", f"{len(self.history)} rows, in .history"),
+            ("history", f"{_counted(len(self.history), 'row')}, in .history"),
             *(("symmetry", s) for s in [self.config["target"].get("symmetry")] if s),
             *(("doubt", doubt) for doubt in self.doubts),
         ]
@@ -233,7 +254,14 @@ class Fit(AbstractTrained):
         lines = [super().__str__()]
         if (symmetry := self.config["target"].get("symmetry")) is not None:
             lines.append(f"  symmetry {symmetry}")
-        return "\n".join([*lines, *(f"  doubt    {doubt}" for doubt in self.doubts)])
+        if self.doubts:
+            more = len(self.doubts) - 1
+            lines.append(f"  doubt    {self.doubts[0]}{f' ({more} more)' * (more > 0)}")
+        return "\n".join(lines)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _skipping(count: int) -> str:
