@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +95,7 @@ def many_well(dim: int) -> Hard:
     )
 
 
-def dw4() -> Hard:
+def dw4(symmetry: Any = None) -> Hard:
     """Four particles in the plane that attract and repel; their centre is normal."""
     i, j = np.triu_indices(4, 1)
 
@@ -105,7 +106,86 @@ def dw4() -> Hard:
         # Half the squared length of the centre, in coordinates of unit length.
         return -energy - 0.5 * jnp.sum(jnp.sum(x, axis=0) ** 2) / 4
 
-    return Hard(lambda: pf.Target(log_density, dim=8), energies="hard/dw4.npz")
+    return Hard(
+        lambda: pf.Target(log_density, dim=8, symmetry=symmetry),
+        energies="hard/dw4.npz",
+    )
+
+
+def of_dw4() -> Any:
+    """What DW-4 does not change under."""
+    turned = pf.symmetries.rotations(dim=2, reflections=True)
+    return pf.symmetries.permutations(blocks=4) * turned
+
+
+def lj13() -> Hard:
+    """Thirteen Lennard-Jones atoms in space on springs to their centre, centred."""
+    i, j = np.triu_indices(13, 1)
+
+    def log_density(x):
+        inverse = 1 / (jnp.sum((x[i] - x[j]) ** 2, axis=1) + 1e-6) ** 3
+        return -2 * jnp.sum(inverse**2 - 2 * inverse) - 0.5 * jnp.sum(x**2)
+
+    return Hard(
+        lambda: pf.Target(
+            log_density,
+            example=jnp.zeros((13, 3)),
+            symmetry=pf.symmetries.particles(reflections=True),
+        ),
+        energies="hard/lj13.npz",
+    )
+
+
+def xy_chain(n: int) -> Hard:
+    """A chain of angles with open ends and coupling 1."""
+    from scipy.special import i0
+
+    target = pf.Target(
+        lambda x: jnp.sum(jnp.cos(jnp.diff(x))), dim=n, constraints="circular"
+    )
+    # How often neighbours differ by less than a right angle.
+    grid = np.linspace(-np.pi, np.pi, 100_001)[1:]
+    density = np.exp(np.cos(grid))
+    near = density[np.abs(grid) < np.pi / 2].sum() / density.sum()
+
+    def aligned(x):
+        angles = jax.vmap(target.structure.unflatten)(x)
+        return jnp.mean(jnp.cos(jnp.diff(angles, axis=1)) > 0, axis=0)
+
+    log_z = n * np.log(2 * np.pi) + (n - 1) * np.log(i0(1.0))
+    return Hard(lambda: target, float(log_z), aligned, np.full(n - 1, near))
+
+
+def labels(dim: int) -> Hard:
+    """A mixture of three normals in `dim` dimensions, whose labels mean nothing."""
+    rng = np.random.default_rng(3)
+    centres = np.array([[-3.0, 0.0], [0.0, 2.0], [3.0, -1.0]])[:, :dim]
+    data = np.concatenate([c + 0.8 * rng.normal(size=(20, dim)) for c in centres])
+    data = jnp.asarray(data, jnp.float32)
+
+    def log_density(p):
+        offsets = (data[:, None] - p["mu"][None]) / 0.8
+        parts = jnp.log(p["w"])[None] - 0.5 * jnp.sum(offsets**2, axis=2)
+        prior = -0.5 * jnp.sum((p["mu"] / 5) ** 2)
+        return jnp.sum(jax.nn.logsumexp(parts, axis=1)) + prior
+
+    def orders(x):
+        first = x[:, : 3 * dim].reshape(-1, 3, dim)[..., 0]
+        place = jnp.argsort(first, axis=1) @ jnp.array([9, 3, 1])
+        known = jnp.array([5, 7, 11, 15, 19, 21])
+        return jnp.mean(place[:, None] == known[None], axis=0)
+
+    return Hard(
+        lambda: pf.Target(
+            log_density,
+            example={"mu": jnp.zeros((3, dim)), "w": jnp.ones(3) / 3},
+            constraints={"w": "simplex"},
+            symmetry=pf.symmetries.permutations("mu", "w"),
+        ),
+        None,
+        orders,
+        np.full(6, 1 / 6),
+    )
 
 
 def lj4(temperature: float = 0.15) -> Hard:
@@ -271,6 +351,11 @@ HARD: dict[str, Callable[[], Hard]] = {
     "many_well_32": lambda: many_well(32),
     "many_well_64": lambda: many_well(64),
     "dw4": dw4,
+    "dw4_symmetric": lambda: dw4(of_dw4()),
+    "lj13_symmetric": lj13,
+    "labels_1d": lambda: labels(1),
+    "labels_2d": lambda: labels(2),
+    "xy_chain_64": lambda: xy_chain(64),
     "lj4": lj4,
     "funnel10": funnel10,
     "rings": rings,

@@ -162,7 +162,8 @@ a machine that did other work too.
 def hard(result: dict[str, Any]) -> str:
     """The default `fit` on hard densities, the worst seed of each first."""
     rows = []
-    for r in sorted(result["rows"], key=lambda r: r["ess"]):
+    known_density = [r for r in result["rows"] if "ess" in r]
+    for r in sorted(known_density, key=lambda r: r["ess"]):
         known = "" if r["log_z_known"] is None else f"{r['log_z_known']:.2f}"
         modes = "" if "modes" not in r else f"{r['modes']} of {r['modes_known']}"
         off = "" if "weights_worst" not in r else f"{r['weights_worst']:.4f}"

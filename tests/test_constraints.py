@@ -33,6 +33,8 @@ SUPPORT = {
         (np.triu(x, 1) == 0) & (x * np.eye(4) + 1 - np.eye(4) > 0)
     ),
     "covariance": lambda x: np.linalg.eigvalsh(x) > 0,
+    "circular": lambda x: (x >= -np.pi) & (x < np.pi),
+    "centred": lambda x: np.abs(x.mean(-1, keepdims=True)) < 1e-12,
 }
 BOUNDS = {
     "greater_than([-2, -1, 0, 5])": lambda x: x > np.array([-2, -1, 0, 5]),
@@ -91,6 +93,8 @@ LEAVE = {
     "unit_interval": lambda x: x + 1,
     "simplex": lambda x: x + 0.1,
     "zero_sum": lambda x: x + 1,
+    "circular": lambda x: x * np.nan,
+    "centred": lambda x: x + 1,
     "unit_vector": lambda x: 2 * x,
     "cholesky_correlation": lambda x: x + np.triu(np.ones((4, 4)), 1),
     "correlation": lambda x: x + np.eye(4),
@@ -140,6 +144,7 @@ DENSITIES = {
         special.beta(2.2, 1.7),
     ),
     "uniform": ("interval(-1, 3)", lambda x: 0.0 * x, 4.0),
+    "von Mises": ("circular", lambda x: 1.5 * jnp.cos(x), 2 * np.pi * special.i0(1.5)),
     "normal": ("real", lambda x: -0.5 * x**2, np.sqrt(2 * np.pi)),
 }
 
@@ -196,6 +201,40 @@ class TestNormaliser:
             example={"w": np.ones(2) / 2},
         )
         assert self.mass(target) == pytest.approx(special.beta(2.2, 1.7), rel=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.once
+def test_an_open_chain_of_angles():
+    """XY spins: log Z = n log 2 pi + (n - 1) log I0(1), neighbours I1(1) / I0(1)."""
+    n, nodes = 3, 60
+    target = Target(
+        lambda x: jnp.sum(jnp.cos(jnp.diff(x))), dim=n, constraints="circular"
+    )
+    # Gauss-Hermite nodes: a normal is what a uniform angle is in the coordinate.
+    u, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    grid = np.stack(np.meshgrid(*n * [u], indexing="ij"), -1).reshape(-1, n)
+    product = np.prod(np.meshgrid(*n * [weights], indexing="ij"), axis=0).ravel()
+    mass = product * np.exp(
+        np.asarray(jax.jit(jax.vmap(target.log_density))(jnp.asarray(grid)))
+        + 0.5 * np.sum(grid**2, axis=1)
+    )
+    wanted = n * np.log(2 * np.pi) + (n - 1) * np.log(special.i0(1))
+    assert np.log(mass.sum()) == pytest.approx(wanted, abs=1e-3)
+    angles = np.asarray(jax.vmap(target.structure.unflatten)(jnp.asarray(grid)))
+    cosine = np.sum(mass * np.cos(angles[:, 1] - angles[:, 0])) / mass.sum()
+    assert cosine == pytest.approx(special.i1(1) / special.i0(1), abs=2e-3)
+
+
+def test_an_angle_and_a_full_turn_more_are_one():
+    structure = Structure.vector(2, None, "circular")
+    x = jnp.array([0.3, -2.0])
+    for turns in (-3, 1):
+        u = structure.flatten(x + 2 * jnp.pi * turns)
+        np.testing.assert_allclose(u, structure.flatten(x), rtol=1e-4)
+    seam = structure.flatten(jnp.array([jnp.pi, -jnp.pi]))
+    assert np.isfinite(seam).all()
+    assert structure.contains(x + 7)
 
 
 def test_draws_and_scores_of_a_constrained_target():

@@ -57,6 +57,18 @@ DESCRIPTIONS = [
     },
     {"kind": "AffineMap", "in_size": 3},
     {
+        "kind": "ParticleMap",
+        "count": 3,
+        "dim": 2,
+        "width": 4,
+        "layers": 2,
+        "latent": 1,
+        "is_centred": True,
+        "score": False,
+        "conditional": False,
+        "activation": "silu",
+    },
+    {
         "kind": "MixtureMap",
         "in_size": 3,
         "width": 8,
@@ -379,6 +391,42 @@ def test_an_affine_map():
     found, log_det = eqx.filter_jit(lambda n, z: (n(z), n.log_det()))(network, z)
     np.testing.assert_allclose(found, factor @ z + mean, rtol=1e-6)
     assert float(log_det) == pytest.approx(np.linalg.slogdet(factor)[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(("is_centred", "score"), [(False, True), (True, False)])
+def test_a_network_of_particles_moves_with_them(is_centred, score):
+    count, dim = 4, 3
+    key = jax.random.key(0)
+    make = functools.partial(networks.ParticleMap, count, dim, 8, 2)
+    options = {"is_centred": is_centred, "score": score, "conditional": score}
+    network = make(latent=0 if score else 1, **options, key=key)
+    network = jax.tree.map(lambda a: a + 0.1, network)
+    levels = (jnp.asarray(0.7),) if score else ()
+    constraints = "centred" if is_centred else None
+    structure = pf.Target(
+        lambda x: 0.0, example=jnp.zeros((count, dim)), constraints=constraints
+    ).structure
+    group = pf.symmetries.permutations() * pf.symmetries.rotations(reflections=True)
+    action = group.bind(structure)
+    order, element = jnp.array([2, 0, 3, 1], jnp.int32), action.random(key)
+    element = (element[0], order)
+    x = jax.random.normal(jax.random.key(1), (network.out_size,))
+    own = jax.random.normal(key, (count,))
+    more, moved = (() if score else (a,) for a in (own, own[order]))
+
+    def at(x, more):
+        return network(jnp.concatenate([x, *more]), *levels)
+
+    there = at(action.act(element, x), moved)
+    wanted = action.act(element, at(x, more))
+    np.testing.assert_allclose(there, wanted, rtol=1e-3, atol=1e-4)
+    assert np.linalg.norm(there) > 0.1
+
+
+def test_particles_need_their_number_of_coordinates():
+    target = pf.Target(lambda x: -jnp.sum(x**2), dim=5)
+    with pytest.raises(UsageError, match="8 coordinates, or 6 where"):
+        networks.particles(4, 2).field(jax.random.key(0), target)
 
 
 @pytest.mark.usefixtures("x64")

@@ -50,6 +50,8 @@ EXAMPLE = {
     "ordered": np.arange(3.0),
     "simplex": np.ones(3) / 3,
     "zero_sum": np.zeros(3),
+    "centred": np.zeros((3, 2)),
+    "circular": np.zeros(2),
     "unit_vector": np.ones(3),
     "correlation": np.eye(3),
     "cholesky_correlation": np.eye(3),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pushforward._cache import cache_programs
     from pushforward.diagnostics import ImportanceSample, Verdict, check, weigh
     from pushforward.draws import read_draws
-    from pushforward.mcmc import Exploration, explore, refine
+    from pushforward.mcmc import Exploration, explore, refine, smooth
     from pushforward.reporting import plot, report
     from pushforward.sampler import Sampler, load, load_network, save_network
     from pushforward.targets import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Target,
         constrained,
         constraints,
+        symmetries,
     )
     from pushforward.training import (
         Calibration,
@@ -85,6 +86,8 @@ __all__ = [
     "refine",
     "report",
     "save_network",
+    "smooth",
+    "symmetries",
     "targets",
     "train",
     "weigh",
@@ -130,6 +133,8 @@ _HOME = {
     "refine": "mcmc",
     "report": "reporting",
     "save_network": "sampler",
+    "smooth": "mcmc",
+    "symmetries": "targets",
     "train": "training",
     "weigh": "diagnostics",
 }

@@ -13,9 +13,11 @@ It reads what `Sampler.save` writes now, of networks that the methods `Adaptive`
 those of pushforward, by other random numbers.
 """
 
+import functools
 import hashlib
 import json
 import math
+import statistics
 import struct
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ __all__ = ["Sampler", "load"]
 
 Arrays = dict[str, np.ndarray]
 
-# The version of sampler files that is read here.
-_FORMAT = 2
+# The versions of sampler files that are read here; version 2 knew no symmetry.
+_FORMATS = 2, 3
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 _NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -45,9 +47,9 @@ def load(path: Any) -> "Sampler":
     header, arrays = _read(path)
     if header.get("kind") != "sampler":
         raise ValueError(f"{path} is not a pushforward sampler file.")
-    if header.get("format") != _FORMAT:
+    if header.get("format") not in _FORMATS:
         raise ValueError(
-            f"{path} has the format {header.get('format')}, and this reads {_FORMAT}: "
+            f"{path} has the format {header.get('format')}, and this reads 2 and 3: "
             "load and save it with pushforward, or take the numpy_reader.py that "
             "belongs to it."
         )
@@ -99,6 +101,11 @@ class Sampler:
         wide = {k: np.asarray(v, np.float64) for k, v in arrays.items()}
         description, structure = header["network"], header["structure"]
         self._network = _network(description, _part(wide, "network"))
+        if header.get("symmetry") is not None:
+            raise ValueError(
+                "This sampler is symmetric under a group, which NumPy alone cannot "
+                "apply to its draws; use pushforward."
+            )
         self._noise = float(wide.get("noise_scale", 0.0))
         self._preconditioner = _part(wide, "preconditioner")
         self._tree = structure["tree"]
@@ -505,6 +512,15 @@ class _Leaf:
         self._forward, self._inverse, self._log_det, self._inside = _KINDS[self.kind]
         n = self.shape[-1] if self.shape else 1
         self.free_shape = self.shape
+        if self.kind == "centred":
+            # It holds along the first axis of an array, and the functions are of the
+            # last.
+            axis = -len(self.shape)
+            self._forward, self._inverse = (
+                functools.partial(_along, function, axis)
+                for function in (self._forward, self._inverse)
+            )
+            self.free_shape = (self.shape[0] - 1, *self.shape[1:])
         if self.kind in ("simplex", "zero_sum", "unit_vector"):
             self.free_shape = (*self.shape[:-1], n - 1)
         elif self.kind in ("correlation", "cholesky_correlation"):
@@ -526,7 +542,32 @@ class _Leaf:
         return self._log_det(free, *self.bounds).reshape(len(u), -1).sum(axis=1)
 
     def inside(self, x: np.ndarray) -> np.ndarray:
+        if self.kind == "centred":
+            largest = np.abs(x).max(axis=tuple(range(1, x.ndim)))
+            mean = np.abs(x.mean(axis=1)).reshape(len(x), -1).max(axis=1)
+            return mean <= 1e-4 * (1 + largest)
         return self._inside(x, *self.bounds).reshape(len(x), -1).all(axis=1)
+
+
+def _along(function, axis, x):
+    return np.moveaxis(function(np.moveaxis(x, axis, -1)), -1, axis)
+
+
+_GAUSSIAN = statistics.NormalDist()
+_normal_cdf = np.vectorize(_GAUSSIAN.cdf, otypes=[float])
+_normal_quantile = np.vectorize(_GAUSSIAN.inv_cdf, otypes=[float])
+_EPS = float(np.finfo(np.float32).eps)
+
+
+def _to_angle(u):
+    angle = 2 * math.pi * _normal_cdf(u) - math.pi
+    return np.clip(angle, -math.pi, np.nextafter(math.pi, 0))
+
+
+def _from_angle(x):
+    share = (x + math.pi) / (2 * math.pi)
+    share = share - np.floor(share)
+    return _normal_quantile(np.clip(share, 0.5 * _EPS, 1 - 0.5 * _EPS))
 
 
 def _sigmoid(u):
@@ -728,6 +769,18 @@ _KINDS: dict[str, tuple[Any, Any, Any, Any]] = {
         lambda x: x @ _helmert(x.shape[-1]).T,
         np.zeros_like,
         lambda x: _sums_to(x / np.maximum(np.abs(x).sum(-1, keepdims=True), 1), 0),
+    ),
+    "centred": (
+        lambda u: u @ _helmert(u.shape[-1] + 1),
+        lambda x: x @ _helmert(x.shape[-1]).T,
+        np.zeros_like,
+        np.isfinite,
+    ),
+    "circular": (
+        _to_angle,
+        _from_angle,
+        lambda u: -0.5 * u**2 + 0.5 * math.log(2 * math.pi),
+        np.isfinite,
     ),
     "unit_vector": (
         _to_sphere,

@@ -37,16 +37,20 @@ from pushforward.networks import (
     build,
     describe,
 )
+from pushforward.targets import symmetries
 from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.preconditioner import Preconditioner
 from pushforward.targets.structure import Structure
+from pushforward.targets.symmetries import MAX_ELEMENTS, Action
 
 # Draws are made in blocks of at most so many, and of at most so many numbers: memory
 # for what is between the layers of a network does not grow with their number.
 BLOCK, BLOCK_NUMBERS = 16_384, 2**20
 # One key makes at most so many draws: each has an index of 32 bits.
 MOST = 2**32
+# Folded into the key of a draw for the group's element that moves it.
+_ELEMENT = 0x73796D
 # In more dimensions the identity is written out, a matrix of so many rows: a small file
 # must not claim a large one.
 IDENTITY = 8192
@@ -103,7 +107,9 @@ class Sampler(eqx.Module):
     """A distribution over the user's parameters: `x = C(W(g(z) + noise_scale * eps))`.
 
     `z` and `eps` are standard normal, `g` is a network, `W` a preconditioner, and `C`
-    the map from unconstrained coordinates to the user's tree and constraints.
+    the map from unconstrained coordinates to the user's tree and constraints. With a
+    symmetry a random element of the group moves each draw before `C`, and densities are
+    averages over the group.
 
     Draw `i` of a key is the same whatever the shape, up to rounding: `sample(key, 10)`
     is the beginning of `sample(key, 1000)`, and `sample(key, (3, 5))` is
@@ -123,12 +129,14 @@ class Sampler(eqx.Module):
         preconditioner: from these to the target's unconstrained coordinates.
         structure: the shapes, names and constraints of the user's parameters.
         noise_scale: the noise on the network's output; None is no noise.
+        symmetry: the group under which the distribution does not change.
     """
 
     network: Any
     preconditioner: Preconditioner
     structure: Structure = eqx.field(static=True)
     noise_scale: Float[Array, ""] | None
+    symmetry: Action | None = eqx.field(static=True, default=None)
 
     def __init__(
         self,
@@ -136,7 +144,9 @@ class Sampler(eqx.Module):
         preconditioner: Preconditioner,
         structure: Structure,
         noise_scale: float | Float[Array, ""] | None = None,
+        symmetry: Action | None = None,
     ):
+        self.symmetry = symmetry
         self.network, self.preconditioner = network, preconditioner
         self.structure = structure
         # Whether there is noise is known without looking at numbers, under jit too.
@@ -163,8 +173,8 @@ class Sampler(eqx.Module):
                 one's own.
             dim: the number of coordinates; by default the network's `out_size`, or the
                 target's.
-            target: draws have the parameters and constraints of this target; without
-                one they are vectors.
+            target: draws have the parameters, constraints and symmetry of this target;
+                without one they are vectors.
             preconditioner: from the network's coordinates to the target's; by default
                 they are the same.
             noise_scale: the noise on the network's output.
@@ -187,15 +197,17 @@ class Sampler(eqx.Module):
         if dim is None:
             dim = int(network.out_size) if target is None else target.dim
         structure = Structure.vector(dim) if target is None else target.structure
-        if not network.out_size == structure.size == dim:
+        symmetry = None if target is None else target.symmetry
+        canonical = dim if symmetry is None else symmetry.canonical_dim
+        if structure.size != dim or network.out_size not in (dim, canonical):
             raise UsageError(
                 f"The network gives {network.out_size} numbers, and there are "
                 f"{structure.size if target is not None else dim} coordinates; give "
                 "it as many outputs."
             )
         if preconditioner is None:
-            preconditioner = Preconditioner.identity(dim)
-        return Sampler(network, preconditioner, structure, noise_scale)
+            preconditioner = Preconditioner.identity(int(network.out_size))
+        return Sampler(network, preconditioner, structure, noise_scale, symmetry)
 
     @property
     def dim(self) -> int:
@@ -211,10 +223,36 @@ class Sampler(eqx.Module):
     def has_density(self) -> bool:
         """Whether `log_prob` and `sample_and_log_prob` are there."""
         return (
-            self.noise_scale is None
+            self.why_no_average is None
+            and self.noise_scale is None
             and isinstance(self.network, AbstractDensityNetwork)
             and self.network.has_density
         )
+
+    @property
+    def _is_canonical(self) -> bool:
+        """Whether the network gives canonical coordinates of the group."""
+        return self._size != self.dim
+
+    @property
+    def _size(self) -> int:
+        """How many coordinates the network gives."""
+        return self.dim if self.symmetry is None else int(self.network.out_size)
+
+    @property
+    def why_no_average(self) -> str | None:
+        """Why the average over the group cannot be computed, where it cannot."""
+        group = self.symmetry
+        if group is None:
+            return None
+        if not group.can_average:
+            return (
+                f"is symmetric under {group}, whose {group.finite_size:.3g} elements "
+                f"are too many to average over (at most {MAX_ELEMENTS:,} are)"
+            )
+        if group.rotations is not None and not self._is_canonical:
+            return f"is symmetric under {group}, and not in canonical coordinates"
+        return None
 
     def unconstrained(self) -> "Sampler":
         """The same distribution over vectors of unconstrained coordinates."""
@@ -223,7 +261,14 @@ class Sampler(eqx.Module):
             self.preconditioner,
             Structure.vector(self.dim, self.names),
             self.noise_scale,
+            self.symmetry,
         )
+
+    def coordinates(self, x: Float[Array, " d"]) -> Float[Array, " k"]:
+        """The network's coordinates of one point of unconstrained coordinates."""
+        if self._is_canonical and self.symmetry is not None:
+            x = self.symmetry.canonical(x)
+        return self.preconditioner.from_target(x)
 
     @_method
     def sample(self, key: PRNGKeyArray, shape: Shape = ()) -> Any:
@@ -266,6 +311,11 @@ class Sampler(eqx.Module):
     def _require_density(self, name: str) -> None:
         if self.has_density:
             return
+        if self.why_no_average is not None:
+            raise UsageError(
+                f"{name} needs a density, and this sampler {self.why_no_average}: "
+                "that of one copy would not be that of the draws."
+            )
         reason = "adds noise to its draws"
         if self.noise_scale is None:
             reason = f"has a network ({type(self.network).__name__}) without a density"
@@ -299,11 +349,28 @@ class Sampler(eqx.Module):
         with jax.default_matmul_precision("highest"):
             return self.preconditioner.to_target(widen(u))
 
+    def _moved(
+        self, key: PRNGKeyArray, i: UInt[Array, ""], x: Float[Array, " k"]
+    ) -> Float[Array, " d"]:
+        """A point of one copy, moved by the group's element for draw `i`."""
+        if self.symmetry is None:
+            return x
+        if self._is_canonical:
+            x = self.symmetry.section(x)
+        at = jax.random.fold_in(jax.random.fold_in(key, i), _ELEMENT)
+        return self.symmetry.move_randomly(at, x)
+
     def _draw(self, key: PRNGKeyArray, i: UInt[Array, ""]) -> Any:
-        return self.structure.unflatten(self._place(*self._latent(key, i)))
+        x = self._place(*self._latent(key, i))
+        return self.structure.unflatten(self._moved(key, i, x))
 
     def _draw_with_log_prob(self, key: PRNGKeyArray, i: UInt[Array, ""]):
         z, _ = self._latent(key, i)
+        if self.symmetry is not None:
+            # Which copies reach a point is known from the point alone.
+            none = jnp.zeros(0, NETWORK_DTYPE)
+            x = self._moved(key, i, self._place(z, none))
+            return self.structure.unflatten(x), self._log_prob_at(x)
         # As exact as `log_prob`, which undoes each layer.
         with jax.default_matmul_precision("highest"):
             u, log_p = self.network.with_log_density(z)
@@ -318,12 +385,27 @@ class Sampler(eqx.Module):
         # Outside, a point that is inside takes its place: derivatives are 0, not nan.
         safe = self.structure.unflatten(jnp.zeros(self.dim))
         tree = jax.tree.map(lambda a, b: jnp.where(inside, a, b), tree, safe)
-        x = self.structure.flatten(tree)
+        log_p = self._log_prob_at(self.structure.flatten(tree))
+        return jnp.where(inside, log_p, -jnp.inf)
+
+    def _log_prob_at(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density of the parameters at one point, unconstrained."""
+        if self.symmetry is None:
+            log_p = self._log_prob_of_copy(x)
+        else:
+            log_p = self.symmetry.average(self._log_prob_of_copy, x)
+        return log_p - self.structure.log_det(x)
+
+    def _log_prob_of_copy(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log density of points that no element of a finite group has moved."""
+        volume = jnp.zeros((), x.dtype)
+        if self._is_canonical and self.symmetry is not None:
+            x = self.symmetry.canonical(x)
+            volume = self.symmetry.log_volume(x)
         with jax.default_matmul_precision("highest"):
             u = self.preconditioner.from_target(x)
             log_p = widen(self.network.log_density(narrow(u)))
-            log_p = log_p - self.preconditioner.log_det(u)
-        return jnp.where(inside, log_p - self.structure.log_det(x), -jnp.inf)
+            return log_p - self.preconditioner.log_det(u) - volume
 
     def iter_batches(
         self, key: PRNGKeyArray, n: int, size: int | None = None
@@ -451,9 +533,11 @@ class Sampler(eqx.Module):
             "network": describe(self.network),
             "structure": self.structure.to_json(),
         }
-        plain = _io.with_prefix("preconditioner", _identity(self.dim))
+        if self.symmetry is not None:
+            header["symmetry"] = self.symmetry.to_json()
+        plain = _io.with_prefix("preconditioner", _identity(self._size))
         same = all(np.array_equal(arrays[name], plain[name]) for name in plain)
-        if same and self.dim <= IDENTITY:
+        if same and self._size <= IDENTITY:
             # For an image it would be larger than the network.
             header["preconditioner"] = "none"
             arrays = {k: v for k, v in arrays.items() if k not in plain}
@@ -464,8 +548,9 @@ class Sampler(eqx.Module):
         arrays = jax.tree.leaves(eqx.filter(self.network, eqx.is_array))
         noise = "" if self.noise_scale is None else " and noise"
         known = "known" if self.has_density else "not known"
+        group = "" if self.symmetry is None else f"\n  the same under {self.symmetry}"
         return (
-            f"Sampler of {self.structure}\n"
+            f"Sampler of {self.structure}{group}\n"
             f"  by {type(self.network).__name__} with "
             f"{sum(a.size for a in arrays):,} numbers{noise}; density {known}"
         )
@@ -606,25 +691,32 @@ def load(
     try:
         structure = _read_structure(path, header["structure"], structure)
         network = _skeleton(path, header["network"], arrays, network)
-        if network.out_size != structure.size:
+        symmetry = header.get("symmetry")
+        if symmetry is not None:
+            symmetry = _read_symmetry(symmetry, structure)
+        sizes = {structure.size}
+        if symmetry is not None:
+            sizes.add(symmetry.canonical_dim)
+        if network.out_size not in sizes:
             raise FileError(
                 f"{path} is damaged: its network has {network.out_size} outputs for "
                 f"{structure.size} coordinates."
             )
+        size = int(network.out_size)
         if header.get("preconditioner") == "none":
-            if structure.size > IDENTITY:
+            if size > IDENTITY:
                 raise FileError(
                     f"{path} is damaged: in {structure.size} dimensions it must hold a "
                     "preconditioner."
                 )
             # Of the network's size only once its own arrays have been compared.
             _compare(path, network, arrays)
-            arrays |= _io.with_prefix("preconditioner", _identity(structure.size))
-        preconditioner = eqx.filter_eval_shape(Preconditioner.identity, structure.size)
+            arrays |= _io.with_prefix("preconditioner", _identity(size))
+        preconditioner = eqx.filter_eval_shape(Preconditioner.identity, size)
         noise = jax.ShapeDtypeStruct((), jnp.result_type(float))
         skeleton = eqx.tree_at(
             lambda s: s.noise_scale,
-            Sampler(network, preconditioner, structure),
+            Sampler(network, preconditioner, structure, symmetry=symmetry),
             noise if "noise_scale" in arrays else None,
             is_leaf=lambda x: x is None,
         )
@@ -644,6 +736,15 @@ def _read_structure(path: Path, stored: Any, own: Structure | None) -> Structure
             "the target that it was trained for."
         )
     return structure
+
+
+def _read_symmetry(stored: Any, structure: Structure) -> Action:
+    try:
+        return symmetries.from_json(stored).bind(structure)
+    except UsageError as error:
+        raise FileError(
+            f"The file's symmetry does not fit its parameters: {error}"
+        ) from error
 
 
 # Arguments of networks that count layers, and how many there may be.
@@ -796,5 +897,12 @@ def _upgrade_sampler_1(
     return header, arrays
 
 
-SAMPLER = _io.Format("sampler", 2, {1: _upgrade_sampler_1})
+def _upgrade_sampler_2(
+    header: dict[str, Any], arrays: Arrays
+) -> tuple[dict[str, Any], Arrays]:
+    """Version 2 knew no symmetry."""
+    return {k: v for k, v in header.items() if k != "symmetry"}, arrays
+
+
+SAMPLER = _io.Format("sampler", 3, {1: _upgrade_sampler_1, 2: _upgrade_sampler_2})
 NETWORK = _io.Format("network", 2, {1: _upgrade_network_1})

@@ -66,6 +66,7 @@ def constraint(site: Site) -> Constraint | None:
         (type(c.positive_definite), "covariance"),
         (type(c.sphere), "unit_vector"),
         (type(c.softplus_positive), "positive"),
+        (type(c.circular), "circular"),
         ((type(c.real), type(c.real_vector), type(c.real_matrix)), "real"),
     )
     for kind, name in named:
@@ -128,7 +129,7 @@ class ReplayedStructure(Structure):
 
         parts = {
             leaf.name: part
-            for leaf, part in zip(self.leaves, self._split(u), strict=True)
+            for leaf, part in zip(self.leaves, self.split(u), strict=True)
         }
         values, log_det = {}, jnp.zeros((), u.dtype)
 

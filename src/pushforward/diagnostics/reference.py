@@ -13,14 +13,17 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from scipy.spatial.distance import cdist
 
 from pushforward.diagnostics.budget import Budget
+from pushforward.diagnostics.copies import COPY, in_one_copy, one_copy
 from pushforward.diagnostics.evaluation import MAX_OUTSIDE, log_densities, padded
 from pushforward.diagnostics.modes import Modes, compare_modes, find_modes
 from pushforward.diagnostics.permutations import num_permutations
 from pushforward.diagnostics.two_sample import MeanChange, RobustScaler, SlicedW2
 from pushforward.errors import UsageError
+from pushforward.mcmc.copies import divides
 from pushforward.mcmc.exploration import MAX_EVALUATIONS, Exploration, explore
 from pushforward.mcmc.rejuvenate import NUM_EVALUATIONS, rejuvenate
 from pushforward.targets.base import AbstractTarget
+from pushforward.targets.one_copy import OneCopy
 
 # Particles that are taken from each of the two explorations.
 PARTICLES = 4096
@@ -137,6 +140,8 @@ def make_reference(
 ) -> Reference | str:
     """The best reference there is, or a sentence that says why there is none.
 
+    Of a target with a symmetry it is one of a single copy.
+
     Args:
         key: Random key.
         target: The target.
@@ -147,6 +152,10 @@ def make_reference(
     budget = Budget(None) if budget is None else budget
     host_key, key = jax.random.split(key)
     rng = generator(host_key)
+    if divides(target):
+        target, spent = one_copy(target)
+        budget.spend(spent)
+        given = reference_of_one_copy(target, given)
     if isinstance(given, Reference):
         return given.shuffled(rng, target)
     if given is not None:
@@ -172,7 +181,7 @@ def make_reference(
 
 
 def _given(rng, target, given, most, budget):
-    chains = _chains(target, given)
+    chains = chains_of(target, given)
     count = chains.shape[0] * chains.shape[1]
     finite = np.isfinite(chains).all(axis=2)
     if not finite.all():
@@ -201,7 +210,9 @@ def _given(rng, target, given, most, budget):
     return _plain(target, draws, description, ess, doubts, budget)
 
 
-def _chains(target, given):
+def chains_of(
+    target: AbstractTarget, given: Any
+) -> Float[np.ndarray, "chains draws d"]:
     """Reference draws as an array (chains, draws, coordinates)."""
     leaves, treedef = jax.tree.flatten(given)
     structure = target.structure
@@ -237,6 +248,17 @@ def _mixing(chains):
     # A coordinate that never changes has neither.
     ess = np.min(np.where(np.isfinite(ess), ess, count))
     return float(np.clip(ess, 1, count)), float(np.nanmax([*split_rhat, 1.0]))
+
+
+def reference_of_one_copy(one: OneCopy, given: Any) -> Any:
+    """Reference draws that were given, moved into the copy; others as they are."""
+    if given is None or isinstance(given, Reference):
+        return given
+    chains = chains_of(one.target, given)
+    flat = chains.reshape(-1, chains.shape[2])
+    key = jax.random.fold_in(jax.random.key(COPY), 1)
+    moved = in_one_copy(key, one, flat)
+    return moved if len(chains) == 1 else moved.reshape(*chains.shape[:2], -1)
 
 
 def _plain(target, draws, description, ess, doubts, budget):

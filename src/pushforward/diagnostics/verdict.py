@@ -13,18 +13,21 @@ from pushforward._validate import whole_number
 from pushforward.diagnostics import stationarity
 from pushforward.diagnostics.arguments import MIN_DRAWS, take_draws
 from pushforward.diagnostics.budget import Budget
+from pushforward.diagnostics.copies import in_one_copy, one_copy
 from pushforward.diagnostics.evaluation import MAX_OUTSIDE, Sample
 from pushforward.diagnostics.reference import (
     DOUBT,
     Reference,
     generator,
     make_reference,
+    reference_of_one_copy,
     unseen_modes,
 )
 from pushforward.diagnostics.results import Outcome, TestResult
 from pushforward.diagnostics.tests import TESTS, Evidence, Need, StatisticalTest
 from pushforward.diagnostics.tests.mode_weights import MODE_WEIGHTS
 from pushforward.errors import UsageError
+from pushforward.mcmc.copies import divides
 from pushforward.sampler import MOST, Sampler
 from pushforward.targets.arguments import as_target, one_key
 from pushforward.targets.base import AbstractTarget
@@ -189,6 +192,9 @@ def check(
     inconclusive. Exact draws then fail in at most 1 % of cases (2 % with several
     modes), even if the reference is wrong, except in the weights of modes.
 
+    Where the target has a symmetry, the draws and the reference are moved into one copy
+    first: whether draws have all copies in equal shares is not tested.
+
     Args:
         key: Random key.
         target: What the draws should follow.
@@ -239,6 +245,12 @@ def judge(
     draw_key, reference_key, test_key, move_key = jax.random.split(key, 4)
     tested, given, broken = take_draws(draw_key, target, draws, n)
     findings = [] if broken is None else [broken]
+    symmetric = divides(target)
+    if symmetric:
+        one, spent = one_copy(target)
+        budget.spend(spent)
+        reference = reference_of_one_copy(one, reference)
+        target, tested = one, in_one_copy(draw_key, one, tested)
     made, doubts, shortfalls = "there are too few finite draws to compare", [], []
     sample, evidence = None, None
     if len(tested) >= MIN_DRAWS:
@@ -251,7 +263,8 @@ def judge(
             sample, outside = Sample.of(rng, target, tested)
             if outside:
                 findings.append(_outside(sample, outside, len(tested)))
-            own = draws if isinstance(draws, Sampler) and draws.has_density else None
+            known = isinstance(draws, Sampler) and draws.has_density
+            own = draws if known and not symmetric else None
             alone = Evidence(
                 target,
                 sample,

@@ -123,6 +123,11 @@ def weigh(
     key, target, sampler = one_key(key), as_target(target), as_sampler(sampler)
     n = whole_number("n", n, least=_MIN_DRAWS, most=MOST)
     target.require_values("weigh")
+    if (reason := sampler.why_no_average) is not None:
+        raise UsageError(
+            f"weigh needs a sampler whose own density is known, and this one {reason}: "
+            "weights by the density of one copy would be wrong by an unknown factor."
+        )
     if not sampler.has_density:
         raise UsageError(
             "weigh needs a sampler whose own density is known, and this one adds noise "

@@ -15,6 +15,7 @@ from pushforward.mcmc.refine import Refined, refine
 from pushforward.mcmc.rejuvenate import rejuvenate
 from pushforward.mcmc.result import MCMCResult
 from pushforward.mcmc.smc import Particles, repeated_smc, tempered_smc
+from pushforward.mcmc.smoothed import smooth
 from pushforward.mcmc.svgd import svgd
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "rejuvenate",
     "repeated_smc",
     "sgld",
+    "smooth",
     "svgd",
     "tempered_smc",
 ]

@@ -32,6 +32,7 @@ from pushforward.mcmc.ascent import (
     maximum_at,
     maximum_cost,
 )
+from pushforward.mcmc.copies import affordable, divide, divides
 from pushforward.mcmc.mixture import GaussianMixture
 from pushforward.mcmc.smc import EVALUATIONS_PER_TEMPERATURE, Particles, temper
 from pushforward.targets.arguments import as_target, one_key
@@ -140,7 +141,8 @@ def explore(
 
     Returns:
         An `Exploration`; its `agreed` says whether to trust it. A mode that no ascent
-        and no run reaches is missing without a sign.
+        and no run reaches is missing without a sign. Of a target with a symmetry one
+        copy is explored: its modes are listed, and the particles are those of all.
     """
     key, target = one_key(key), as_target(target)
     target.require_density("explore")
@@ -148,6 +150,8 @@ def explore(
     if max_evaluations is not None:
         budget = whole_number("max_evaluations", max_evaluations)
         bound = float(budget)
+    if divides(target):
+        return _explore_one_copy(key, target, max_evaluations)
     climb_key, key = jax.random.split(key)
     found = _climb(climb_key, target, _CLIMB_SHARE * bound)
     spent, runs = found.evaluations, []
@@ -182,6 +186,49 @@ def explore(
         evaluations=spent,
         acceptance=min(float(run.acceptance) for run in runs),
     )
+
+
+def _explore_one_copy(
+    key: PRNGKeyArray, target: AbstractTarget, budget: int | None
+) -> Exploration:
+    """One copy is explored, and its particles are moved by random elements."""
+    copy_key, move_key, key = jax.random.split(key, 3)
+    one, spent = _divide(copy_key, target, affordable(budget))
+    left = None if budget is None else max(budget - int(spent), 1)
+    found = explore(key, one, max_evaluations=left)
+    particles = _spread_out(move_key, one, found.particles)
+    centres, axes = _in_full(
+        one, jnp.asarray(found.mode_centres), jnp.asarray(found.mode_axes)
+    )
+    return dataclasses.replace(
+        found,
+        particles=particles,
+        draws=_unflatten(target, particles),
+        mode_centres=np.asarray(centres),
+        mode_axes=np.asarray(axes),
+        evaluations=found.evaluations + int(spent),
+    )
+
+
+_divide = _programs.compiled(divide)
+
+
+@_programs.compiled
+def _spread_out(key, one, points):
+    return one.spread_out(key, points)
+
+
+@_programs.compiled
+def _in_full(one, centres, axes):
+    """Points of the copy, and axes there, in the coordinates of the target."""
+
+    def turn(centre, axes):
+        def push(v):
+            return jax.jvp(one.action.section, (centre,), (v,))[1]
+
+        return jax.vmap(push, in_axes=1, out_axes=1)(axes)
+
+    return jax.vmap(one.action.section)(centres), jax.vmap(turn)(centres, axes)
 
 
 @dataclasses.dataclass(frozen=True)

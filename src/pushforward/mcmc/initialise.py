@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pushforward.mcmc.annealed import annealed_langevin
+from pushforward.mcmc.copies import divide, divides
 from pushforward.mcmc.smc import repeated_smc
 from pushforward.targets.base import (
     AbstractTarget,
@@ -23,6 +24,7 @@ from pushforward.targets.base import (
     VarianceReduction,
 )
 from pushforward.targets.minibatch import MinibatchTarget, sampling_table
+from pushforward.targets.one_copy import Copy, OneCopy
 from pushforward.targets.preconditioner import Preconditioned, Preconditioner
 
 
@@ -34,16 +36,21 @@ class Initialisation(eqx.Module):
         particles: approximate draws of the target, in these coordinates.
         variance_reduction: what makes minibatches less noisy, where there are any.
         evaluations: how many evaluations of the target all this took.
+        copy: which copy of the target is learnt, where it has a symmetry that is
+            divided out.
     """
 
     preconditioner: Preconditioner
     particles: Float[Array, "n d"]
     variance_reduction: VarianceReduction
     evaluations: Int[Array, ""]
+    copy: Copy | None = None
 
     def precondition(self, target: AbstractTarget) -> Preconditioned:
         """The target in these coordinates, with its variance reduced."""
         reduced = target.reduce_variance(self.variance_reduction)
+        if self.copy is not None:
+            reduced = OneCopy(reduced, self.copy)
         return Preconditioned(reduced, self.preconditioner)
 
     def seen_in(self, preconditioner: Preconditioner) -> "Initialisation":
@@ -112,7 +119,15 @@ def initialise(
             `register_initialisation`.
         particles: how many particles.
     """
-    return _initialise.dispatch(target.kind)(target, key, particles)
+    how = _initialise.dispatch(target.kind)
+    if not divides(target):
+        return how(target, key, particles)
+    copy_key, key = jax.random.split(key)
+    one, spent = divide(copy_key, target)
+    found = how(one, key, particles)
+    return dataclasses.replace(
+        found, copy=one.copy, evaluations=found.evaluations + spent
+    )
 
 
 @functools.singledispatch

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pushforward import _programs, _validate
 from pushforward.errors import UsageError
+from pushforward.mcmc.copies import affordable, divide, divides
 from pushforward.mcmc.exploration import Exploration, explore
 from pushforward.mcmc.initialise import Initialisation, from_particles
 from pushforward.mcmc.refresh import LEAPFROGS, refresh
@@ -47,6 +48,7 @@ from pushforward.objectives.forward_kl import forward_kl_loss
 from pushforward.objectives.reverse_kl import reverse_kl_loss
 from pushforward.sampler import Sampler
 from pushforward.targets.base import AbstractTarget, VarianceReduction
+from pushforward.targets.one_copy import Copy
 from pushforward.targets.preconditioner import Preconditioner
 
 # Particles to train on, and to review by.
@@ -163,11 +165,19 @@ class ExploreAndTrain(AbstractMethod):
 
     def prepare(self, key: PRNGKeyArray, target: AbstractTarget) -> Prepared:
         explore_key, key = jax.random.split(key)
-        found = explore(explore_key, target, max_evaluations=self.max_evaluations)
+        copy, spent = None, 0
+        if divides(target):
+            copy_key, explore_key = jax.random.split(explore_key)
+            ascents = affordable(self.max_evaluations)
+            target, spent = _divide(copy_key, target, ascents)
+            copy = target.copy
+        budget = self.max_evaluations
+        left = None if budget is None else max(budget - int(spent), 1)
+        found = explore(explore_key, target, max_evaluations=left)
         preconditioner, u, axes = _coordinates(found, self.training.coordinates)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         held, pool = np.split(rng.permutation(len(u)), [len(u) // 4])
-        evaluations = jnp.asarray(found.evaluations, jnp.int32)
+        evaluations = jnp.asarray(found.evaluations + spent, jnp.int32)
         most = self._components
         enough = found.num_maxima
         if target.dim <= MANY:
@@ -177,7 +187,9 @@ class ExploreAndTrain(AbstractMethod):
         labels, counts = jnp.asarray(found.labels), jnp.asarray(counts)
         mixture = fit_mixture_to_modes(key, u, labels, axes, counts, most)
         return Prepared(
-            Initialisation(preconditioner, u[:1], VarianceReduction(), evaluations),
+            Initialisation(
+                preconditioner, u[:1], VarianceReduction(), evaluations, copy
+            ),
             jnp.asarray(found.agreed),
             mixture,
             _repeated(np.asarray(u)[pool], _POOL),
@@ -185,11 +197,14 @@ class ExploreAndTrain(AbstractMethod):
         )
 
     def prepared(self, target: AbstractTarget) -> Prepared:
-        dim, k = target.dim, self._components
-        one = Preconditioner.identity(dim)
+        dim, k, copy = target.dim, self._components, None
+        if divides(target):
+            assert target.symmetry is not None
+            dim, copy = target.symmetry.canonical_dim, Copy.blank(target.symmetry)
+        one, blank = Preconditioner.identity(dim), jnp.zeros((1, dim))
         evaluations = jnp.zeros((), jnp.int32)
         return Prepared(
-            Initialisation(one, jnp.zeros((1, dim)), VarianceReduction(), evaluations),
+            Initialisation(one, blank, VarianceReduction(), evaluations, copy),
             jnp.zeros((), bool),
             (jnp.zeros(k), jnp.zeros((k, dim)), jnp.zeros((k, dim, dim))),
             jnp.zeros((_POOL, dim)),
@@ -358,7 +373,7 @@ class ExploreAndTrain(AbstractMethod):
 
     def sampler(self, target: AbstractTarget, state: AdaptiveState) -> Sampler:
         found = state.initialisation.preconditioner
-        return Sampler(state.best, found, target.structure)
+        return Sampler(state.best, found, target.structure, symmetry=target.symmetry)
 
 
 def doubts_of(agreed: bool, draws: float, particles: float) -> tuple[str, ...]:
@@ -435,6 +450,7 @@ def _coordinates(found: Exploration, given: Preconditioner | None):
     return preconditioner, u, axes
 
 
+_divide = _programs.compiled(divide)
 _from_particles = _programs.compiled(from_particles)
 
 

@@ -102,7 +102,7 @@ class Alternating(AbstractMethod):
             jax.random.fold_in(keys[1], 1),
         )
         found, network = start_of(self, keys, target, noise, spare)
-        second = self.second.field(second_key, target)
+        second = self.second.field(second_key, found.precondition(target))
         return AlternatingState(
             network=network,
             averaged=network,

@@ -259,7 +259,7 @@ def sampler_of(
         network = at_rest(network, z)
     own: Any = network.module if isinstance(network, OwnNetwork) else network
     noise = noise_scale or None
-    return Sampler(own, found.preconditioner, target.structure, noise)
+    return Sampler(own, found.preconditioner, target.structure, noise, target.symmetry)
 
 
 def extend(state: State, steps: int) -> State:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from pushforward import _validate
+from pushforward.mcmc.copies import divide, divides
 from pushforward.mcmc.initialise import Initialisation, initialise
 from pushforward.methods.clock import Clock
 from pushforward.methods.optimisers import AbstractOptimiser, Adam, as_optimiser
@@ -54,10 +55,14 @@ class TrainConfig(eqx.Module):
             return (
                 found if self.coordinates is None else found.seen_in(self.coordinates)
             )
-        plain = self.coordinates or Preconditioner.identity(target.dim)
-        blank = jax.random.normal(key, (self.particles, target.dim))
-        zero = jnp.zeros((), jnp.int32)
-        return Initialisation(plain, blank, VarianceReduction(), zero)
+        copy, spent, dim = None, 0, target.dim
+        if divides(target):
+            one, spent = divide(jax.random.fold_in(key, 1), target)
+            copy, dim = one.copy, one.dim
+        plain = self.coordinates or Preconditioner.identity(dim)
+        blank = jax.random.normal(key, (self.particles, dim))
+        spent = jnp.asarray(spent, jnp.int32)
+        return Initialisation(plain, blank, VarianceReduction(), spent, copy)
 
 
 class SecondTraining(eqx.Module):

@@ -17,6 +17,7 @@ from pushforward.networks.coupling import CouplingMap
 from pushforward.networks.kinds import KINDS, build, describe, register
 from pushforward.networks.mixture import MixtureMap
 from pushforward.networks.mlp import MLP, AffineMap, ResidualMap, ScoreMLP
+from pushforward.networks.particles import ParticleMap
 from pushforward.networks.specs import (
     AbstractNetworkSpec,
     Start,
@@ -24,6 +25,7 @@ from pushforward.networks.specs import (
     coupling,
     mixture,
     mlp,
+    particles,
     residual,
 )
 from pushforward.networks.spline import SplineMap
@@ -33,6 +35,7 @@ for _kind in (
     AffineMap,
     CouplingMap,
     MixtureMap,
+    ParticleMap,
     ResidualMap,
     ScoreMLP,
     SplineMap,
@@ -50,6 +53,7 @@ __all__ = [
     "AffineMap",
     "CouplingMap",
     "MixtureMap",
+    "ParticleMap",
     "ResidualMap",
     "ScoreMLP",
     "SplineMap",
@@ -61,6 +65,7 @@ __all__ = [
     "describe",
     "mixture",
     "mlp",
+    "particles",
     "register",
     "residual",
     "with_statistics",

@@ -11,6 +11,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pushforward import _validate
@@ -34,6 +35,7 @@ from pushforward.networks.mlp import (
     refuse_unknown,
 )
 from pushforward.networks.own import check_output, own_network
+from pushforward.networks.particles import ParticleMap
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.preconditioner import Preconditioned
 
@@ -295,6 +297,72 @@ class AffineSpec(AbstractNetworkSpec):
         return ResidualSpec()
 
 
+class ParticleSpec(AbstractNetworkSpec):
+    """Identical particles: an equivariant `ParticleMap`.
+
+    It sees positions as they are, and so is for targets whose coordinates stay: those
+    of noise levels (`pushforward.smooth`), or with `whiten=False`.
+
+    Attributes:
+        count: how many particles.
+        dim: the dimension of their space.
+        width: units of a hidden layer, and numbers of a message.
+        layers: how often messages are exchanged.
+        latent: how many numbers of noise each particle has beside its position.
+    """
+
+    count: int
+    dim: int
+    width: int = 32
+    layers: int = 3
+    latent: int = 0
+
+    def __check_init__(self):
+        _validate.whole_number("count", self.count, 2)
+        _validate.whole_number("dim", self.dim)
+        _validate.whole_number("layers", self.layers)
+        _validate.whole_number("latent", self.latent, 0)
+        _check_sizes(self.width, 1)
+
+    def _is_centred(self, target: AbstractTarget) -> bool:
+        sizes = [(self.count - less) * self.dim for less in (0, 1)]
+        if target.dim not in sizes:
+            raise UsageError(
+                f"networks.particles({self.count}, {self.dim}) has {sizes[0]} "
+                f"coordinates, or {sizes[1]} where the particles are centred, and the "
+                f"target has {target.dim}."
+            )
+        return target.dim == sizes[1]
+
+    def sampler(self, key: PRNGKeyArray, start: Start) -> AbstractNetwork:
+        if not start.target.preconditioner.is_scalar():
+            raise UsageError(
+                "networks.particles() needs coordinates in which particles are alike: "
+                "give the method whiten=False, or smooth the target "
+                "(pushforward.smooth)."
+            )
+        is_centred = self._is_centred(start.target)
+        sizes = self.count, self.dim, self.width, self.layers, self.latent
+        network = ParticleMap(*sizes, is_centred=is_centred, key=key)
+        size = narrow(jnp.log(jnp.std(start.particles)))
+        return eqx.tree_at(lambda n: n.log_size, network, size)
+
+    def field(self, key: PRNGKeyArray, target: AbstractTarget) -> AbstractNetwork:
+        return ParticleMap(
+            self.count,
+            self.dim,
+            self.width,
+            self.layers,
+            is_centred=self._is_centred(target),
+            score=True,
+            conditional=target.has_noise_levels(),
+            key=key,
+        )
+
+    def partner(self) -> AbstractNetworkSpec:
+        return dataclasses.replace(self, latent=0)
+
+
 class OwnSpec(AbstractNetworkSpec):
     """The user's own network: a function `(dim, key)` that makes it, or itself."""
 
@@ -352,6 +420,7 @@ mlp = MLPSpec
 mixture = MixtureSpec
 affine = AffineSpec
 coupling = CouplingSpec
+particles = ParticleSpec
 
 
 def mixture_map(

@@ -93,11 +93,13 @@ def gather(
         contents["log_density"] = _log_density(keys[1], evidence, purse, omitted)
     contents["weights"] = _weights(keys[2], target, sampler, purse, omitted)
     contents["training"] = describe_training(run, history)
+    # Of a target with a symmetry, one copy.
+    seen = target if evidence is None else evidence.target
     contents["cost"] = {
         "fit_evaluations": run.get("evaluations"),
         "fit_seconds": run.get("seconds"),
         **speed(keys[3], sampler),
-        "nuts": beside_nuts(keys[4], target, evidence, run, purse, omitted),
+        "nuts": beside_nuts(keys[4], seen, evidence, run, purse, omitted),
         "check_evaluations": verdict.evaluations,
         "page_evaluations": purse.spent,
     }

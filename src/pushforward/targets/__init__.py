@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pushforward._lazy import lazily
 
 if TYPE_CHECKING:
-    from pushforward.targets import constraints
+    from pushforward.targets import constraints, symmetries
     from pushforward.targets.base import (
         AbstractTarget,
         NoiseConditionalTarget,
@@ -30,6 +30,7 @@ __all__ = [
     "constraints",
     "get",
     "names",
+    "symmetries",
 ]
 
 _HOME = {
@@ -43,4 +44,4 @@ _HOME = {
     "names": "catalogue",
 }
 
-__getattr__, __dir__ = lazily(globals(), _HOME, ("constraints",))
+__getattr__, __dir__ = lazily(globals(), _HOME, ("constraints", "symmetries"))

@@ -21,6 +21,7 @@ from pushforward import _html
 from pushforward.errors import UsageError
 from pushforward.targets.constraints import Constraint
 from pushforward.targets.structure import Structure
+from pushforward.targets.symmetries import Action, Group
 
 # One constraint for a bare array, or one for each parameter that has one, by name.
 Constraints = str | Constraint | Mapping[str, str | Constraint]
@@ -44,6 +45,7 @@ class Knowledge:
             (0, 0) for a score without noise.
         num_terms: how many terms one evaluation sums: the observations, or 1.
         through_minibatches: whether `score` with a key is that of a random minibatch.
+        symmetry: the group under which the density does not change.
     """
 
     no_density: str | None = None
@@ -51,6 +53,7 @@ class Knowledge:
     noise_range: tuple[float, float] = (0.0, 0.0)
     num_terms: int = 1
     through_minibatches: bool = False
+    symmetry: Action | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,6 +243,11 @@ class AbstractTarget(eqx.Module):
         """How many terms one evaluation sums: the number of observations, or 1."""
         return self.knowledge.num_terms
 
+    @property
+    def symmetry(self) -> Action | None:
+        """The group under which the density does not change, where one was given."""
+        return self.knowledge.symmetry
+
     def evaluation_cost(self, minibatches: int = 1) -> int:
         """How many evaluations it takes to see `minibatches` independent scores.
 
@@ -359,6 +367,7 @@ class Target(AbstractDeterministicTarget):
     sample_fn: Callable[..., Any] | None
     modes: Float[Array, "k d"] | None
     structure: Structure = eqx.field(static=True)
+    action: Action | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -367,6 +376,7 @@ class Target(AbstractDeterministicTarget):
         *,
         example: Any = None,
         constraints: Constraints | None = None,
+        symmetry: Any = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
         modes: Float[Array, "k d"] | None = None,
@@ -385,6 +395,9 @@ class Target(AbstractDeterministicTarget):
             constraints: a constraint for each parameter that has one, by its name;
                 names in nested trees are joined with dots ("group.tau"). For a point
                 that is one array, a single constraint on all of it.
+            symmetry: a group under which the density does not change, of
+                `pushforward.symmetries`: the network learns one copy, and draws, log
+                densities and weights are those of all.
             names: a name for each coordinate, where `dim` is given.
             sample: `sample(key, n)`, where exact draws exist, which are constrained.
             modes: the modes, where they are known.
@@ -402,7 +415,8 @@ class Target(AbstractDeterministicTarget):
         self.log_density_fn = as_function("log_density", log_density)
         self.sample_fn = sample
         self.modes = modes
-        self.structure = make_structure(dim, example, names, constraints)
+        structure = make_structure(dim, example, names, constraints)
+        self.structure, self.action = bind_symmetry(structure, symmetry)
 
     @property
     def kind(self) -> type[AbstractTarget]:
@@ -410,7 +424,7 @@ class Target(AbstractDeterministicTarget):
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge()
+        return Knowledge(symmetry=self.action)
 
     @property
     def known_modes(self) -> Float[Array, "k d"] | None:
@@ -460,6 +474,7 @@ class ScoreTarget(AbstractDeterministicTarget):
     score_fn: Callable[[Any], Any]
     sample_fn: Callable[..., Any] | None
     structure: Structure = eqx.field(static=True)
+    action: Action | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -468,6 +483,7 @@ class ScoreTarget(AbstractDeterministicTarget):
         *,
         example: Any = None,
         constraints: Constraints | None = None,
+        symmetry: Any = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
     ):
@@ -482,12 +498,14 @@ class ScoreTarget(AbstractDeterministicTarget):
             dim: the length of the point, where it is a vector.
             example: a tree with the shapes of the parameters, instead of `dim`.
             constraints: as for `Target`.
+            symmetry: as for `Target`.
             names: a name for each coordinate, where `dim` is given.
             sample: `sample(key, n)`, where exact draws exist, which are constrained.
         """
         self.score_fn = as_function("score", score)
         self.sample_fn = sample
-        self.structure = make_structure(dim, example, names, constraints)
+        structure = make_structure(dim, example, names, constraints)
+        self.structure, self.action = bind_symmetry(structure, symmetry)
 
     @property
     def kind(self) -> type[AbstractTarget]:
@@ -495,7 +513,9 @@ class ScoreTarget(AbstractDeterministicTarget):
 
     @property
     def knowledge(self) -> Knowledge:
-        return Knowledge(no_density="a ScoreTarget has only a score")
+        return Knowledge(
+            no_density="a ScoreTarget has only a score", symmetry=self.action
+        )
 
     def user_functions(self) -> tuple[UserFunction, ...]:
         given = self.score_fn
@@ -519,6 +539,7 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
     score_fn: Callable[[Any, Any], Any]
     sample_fn: Callable[..., Any] | None
     structure: Structure = eqx.field(static=True)
+    action: Action | None = eqx.field(static=True)
     sigma_range: tuple[float, float] = eqx.field(static=True)
 
     def __init__(
@@ -529,6 +550,7 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
         sigma_range: tuple[float, float],
         example: Any = None,
         constraints: Constraints | None = None,
+        symmetry: Any = None,
         names: tuple[str, ...] | None = None,
         sample: Callable[..., Any] | None = None,
     ):
@@ -542,6 +564,8 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
             example: a tree with the shapes of the parameters, instead of `dim`.
             constraints: refused, unless each is "real": noise added to a constrained
                 parameter is another noise in unconstrained coordinates.
+            symmetry: as for `Target`, but the network learns all copies: the score of
+                one of them with noise is not known.
             names: a name for each coordinate, where `dim` is given.
             sample: `sample(key, n)`, where exact draws (without noise) exist.
         """
@@ -552,10 +576,11 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
             )
         self.score_fn = as_function("score", score)
         self.sample_fn = sample
-        self.structure = make_structure(dim, example, names, constraints)
+        structure = make_structure(dim, example, names, constraints)
+        self.structure, self.action = bind_symmetry(structure, symmetry)
         self.sigma_range = (low, high)
         for leaf in self.structure.leaves:
-            if not leaf.constraint.is_linear:
+            if leaf.constraint.kind not in ("real", "centred"):
                 where = f" on {leaf.name!r}" if leaf.name else ""
                 raise UsageError(
                     f"A NoiseConditionalTarget cannot have the constraint "
@@ -574,6 +599,7 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
         return Knowledge(
             no_density="a NoiseConditionalTarget has only a score for each noise level",
             noise_range=self.sigma_range,
+            symmetry=self.action,
         )
 
     def user_functions(self) -> tuple[UserFunction, ...]:
@@ -636,6 +662,21 @@ def view_functions(target: AbstractTarget) -> tuple[UserFunction, ...]:
         return (UserFunction("log_density", density, density, SCALAR, density),)
     shapes = target.structure.shapes()
     return (UserFunction("score", target.score, target.score, shapes),)
+
+
+def bind_symmetry(
+    structure: Structure, symmetry: Any
+) -> tuple[Structure, Action | None]:
+    """The structure under the constraints of a group, and the group on it."""
+    if symmetry is None:
+        return structure, None
+    if not isinstance(symmetry, Group):
+        raise UsageError(
+            "symmetry must be a group of pushforward.symmetries, such as "
+            f"symmetries.permutations('mu'), not a {type(symmetry).__name__}."
+        )
+    structure = symmetry.constrain(structure)
+    return structure, symmetry.bind(structure)
 
 
 def make_structure(

@@ -33,12 +33,64 @@ class Bijection:
     log_det: Callable[..., Array]
     # Which of the numbers are inside; a vector that is one point may give one answer.
     inside: Callable[..., Array]
-    # How many coordinates of the last axis the unconstrained point lacks.
+    # How many coordinates of its axis the unconstrained point lacks.
     lost: int = 0
-    # The shortest last axis it makes sense on; 0 where it is of single numbers.
+    # The shortest axis it makes sense on; 0 where it is of single numbers.
     least: int = 0
     # For square matrices: how many coordinates one of n rows has.
     coordinates: Callable[[int], int] | None = None
+    # The axis along which it holds.
+    axis: int = -1
+    # Numbers on which symmetries act, linear in `u` and of the shape of `x`, and back.
+    lift: Callable[[Array], Array] = lambda u: u
+    lower: Callable[[Array], Array] = lambda x: x
+
+
+def _log_ratios(u: Array) -> Array:
+    """Logs of a simplex less their mean: every order of them is as good."""
+    padded = jnp.concatenate([u, jnp.zeros_like(u[..., :1])], axis=-1)
+    return padded - jnp.mean(padded, axis=-1, keepdims=True)
+
+
+def _below_pi(x: Array) -> Array:
+    """Angles in [-pi, pi), out of which rounding may take them."""
+    kind = np.dtype(x.dtype).type
+    # In 32 bits pi is rounded up.
+    low, high = kind(-math.pi), kind(math.pi)
+    if float(high) > math.pi:
+        low, high = np.nextafter(low, kind(0)), np.nextafter(high, kind(0))
+    return jnp.clip(x, low, np.nextafter(high, kind(0)))
+
+
+def _uncoiled(x: Array) -> Array:
+    """The coordinate of any angle: finite, also at the seam where -pi meets pi."""
+    inside = _below_pi(x - 2 * math.pi * jnp.floor((x + math.pi) / (2 * math.pi)))
+    share = (inside + math.pi) / (2 * math.pi)
+    eps = jnp.finfo(x.dtype).eps
+    return jax.scipy.special.ndtri(jnp.clip(share, 0.5 * eps, 1 - 0.5 * eps))
+
+
+def _helmert(n: int, dtype: Any) -> Array:
+    """Orthonormal columns whose sums are 0, an n by n - 1 matrix."""
+    i, k = np.ogrid[:n, 1:n]
+    columns = np.where(i < k, 1.0, 0.0) - np.where(i == k, 1.0 * k, 0.0)
+    return jnp.asarray(columns / np.sqrt(k * (k + 1.0)), dtype)
+
+
+def _centred(u: Array) -> Array:
+    basis = _helmert(u.shape[0] + 1, u.dtype)
+    return jnp.tensordot(basis, u, axes=1, precision="highest")
+
+
+def _uncentred(x: Array) -> Array:
+    basis = _helmert(x.shape[0], x.dtype)
+    return jnp.tensordot(basis.T, x, axes=1, precision="highest")
+
+
+def _is_centred(x: Array) -> Array:
+    # The mean of many numbers is rounded by more than each of them.
+    mean = jnp.mean(x, axis=0)
+    return jnp.all(jnp.abs(mean) <= 1e-4 * (1 + jnp.max(jnp.abs(x))))
 
 
 def _ordered(u: Array) -> Array:
@@ -136,6 +188,31 @@ KINDS: dict[str, Bijection] = {
         _in_simplex,
         lost=1,
         least=2,
+        lift=_log_ratios,
+        lower=lambda x: x[..., :-1] - x[..., -1:],
+    ),
+    # Angles. What is uniform on the circle is standard normal in the coordinate; an
+    # angle and the same with a full turn more are one.
+    "circular": Bijection(
+        0,
+        lambda u: _below_pi(2 * math.pi * jax.scipy.stats.norm.cdf(u) - math.pi),
+        _uncoiled,
+        lambda u: jax.scipy.stats.norm.logpdf(u) + math.log(2 * math.pi),
+        jnp.isfinite,
+    ),
+    # Points along the first axis whose mean is 0. The coordinates are orthonormal, so
+    # the density is one of volumes in the space of such points.
+    "centred": Bijection(
+        0,
+        _centred,
+        _uncentred,
+        jnp.zeros_like,
+        _is_centred,
+        lost=1,
+        least=2,
+        axis=0,
+        lift=_centred,
+        lower=_uncentred,
     ),
     # Volume on the plane, and on the sphere: these densities are of all numbers.
     "zero_sum": Bijection(
@@ -276,11 +353,14 @@ class Constraint:
 
     def free_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The unconstrained shape of a parameter whose constrained shape is `shape`."""
-        if self.bijection.coordinates is not None:
-            return (*shape[:-2], self.bijection.coordinates(shape[-1]))
-        if not self.bijection.lost:
+        bijection = self.bijection
+        if bijection.coordinates is not None:
+            return (*shape[:-2], bijection.coordinates(shape[-1]))
+        if not bijection.lost:
             return shape
-        return (*shape[:-1], shape[-1] - self.bijection.lost)
+        free = list(shape)
+        free[bijection.axis] -= bijection.lost
+        return tuple(free)
 
     def constrain(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         """The constrained value of `u`."""
@@ -289,6 +369,14 @@ class Constraint:
     def free(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """The unconstrained value of `x`."""
         return self.bijection.inverse(x, *self._bounds(x))
+
+    def lift(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Numbers of the shape of the parameter on which symmetries act."""
+        return self.bijection.lift(u)
+
+    def lower(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Inverse of `lift`."""
+        return self.bijection.lower(x)
 
     def contains(self, x: Float[Array, "..."]) -> Bool[Array, ""]:
         """Whether `x` is strictly inside the bounds."""
@@ -332,6 +420,8 @@ positive = Constraint("positive")
 unit_interval = Constraint("unit_interval")
 ordered = Constraint("ordered")
 simplex = Constraint("simplex")
+centred = Constraint("centred")
+circular = Constraint("circular")
 
 
 zero_sum = Constraint("zero_sum")

@@ -21,6 +21,9 @@ from pushforward.targets.user_functions import Doubt
 # rounding to `bfloat16` is right to 2^-8, and many of them add up: energy models of
 # images differ from their values in 32 bits by one to three times that.
 _TOLERANCE_16_BITS = 0.02
+# How far a density may change under its symmetry: in units of the rounding of what is
+# added up, and at all.
+_SAME, _NOTHING = 2000, 1e-3
 # Absolute tolerance.
 _TOLERANCE = 1e-4
 # How far sums over the same data may be apart, relative to their norm.
@@ -237,6 +240,8 @@ def _plan(target: AbstractTarget, rng: np.random.Generator):
             True,
             lambda s=seen, g=sigma: _check_score(target, points, s, g),
         )
+    if target.symmetry is not None:
+        yield "symmetry", True, lambda: _check_symmetry(target, rng, points)
     yield (
         "coordinates",
         False,
@@ -382,6 +387,60 @@ def _check_score(target, points: np.ndarray, seen: Evaluations, sigma=None) -> s
         everywhere = len(where) == counts.sum() and len(where) > 3
         raise DensityError(sentence) if everywhere else Doubt(sentence)
     return f"The {what} is finite in every coordinate{level}."
+
+
+def _check_symmetry(target, rng: np.random.Generator, points: np.ndarray) -> str:
+    """Whether the density, or the score, stays the same under random elements."""
+    action = target.symmetry
+    key = jax.random.key(int(rng.integers(2**31)))
+    keys = jax.random.split(key, len(points))
+    at = jnp.asarray(points, float)
+    moved = np.asarray(_moved(action, keys, at))
+    here, there = (evaluate(target, p, _levels(target)[0]) for p in (points, moved))
+    if target.why_no_density() is None:
+        a, b = here.values, there.values
+        differences = np.abs(a - b)
+        sizes = 1 + np.abs(a) + np.abs(b) + np.sum(np.abs(points * here.score), axis=1)
+        usual = np.abs(a) < 1e30
+        what = "log density"
+    else:
+        # s(x) = T' s(T x), with T' the transpose of the linear map T.
+        back = np.asarray(_pulled_back(action, keys, at, jnp.asarray(there.score)))
+        differences = np.max(np.abs(here.score - back), axis=1)
+        a, b = (np.max(np.abs(s), axis=1) for s in (here.score, back))
+        sizes, usual = 1 + a + b, np.isfinite(here.score).all(axis=1)
+        what = "score"
+    eps = np.finfo(np.asarray(at).dtype).eps
+    share = _TOLERANCE_16_BITS if _in_half_precision(target) else _SAME * eps
+    # Rounding grows with what is added up; a difference below the first number would
+    # change nothing.
+    allowed = _NOTHING + share * np.nan_to_num(sizes, nan=np.inf)
+    changed = usual & ~(differences <= allowed)
+    if not changed.any():
+        return f"The {what} does not change under {action}."
+    shown = np.nan_to_num(differences, nan=np.inf)
+    worst = int(np.argmax(np.where(changed, shown / allowed, -1.0)))
+    raise DensityError(
+        f"Your {what} changes under the symmetry {action}: at "
+        f"{_point(target, points[worst])} and at the same point moved by an element of "
+        f"the group, {_point(target, moved[worst])}, it differs by "
+        f"{shown[worst]:.3g} ({a[worst]:.6g} and {b[worst]:.6g}), at {changed.sum()} "
+        f"of {len(points)} random points; name all parameters that move together, or "
+        "leave the symmetry out."
+    )
+
+
+@eqx.filter_jit
+def _moved(action, keys, points):
+    return jax.vmap(action.move_randomly)(keys, points)
+
+
+@eqx.filter_jit
+def _pulled_back(action, keys, points, scores):
+    def one(key, x, score):
+        return jax.vjp(lambda u: action.move_randomly(key, u), x)[1](score)[0]
+
+    return jax.vmap(one)(keys, points, scores.astype(points.dtype))
 
 
 def _check_coordinates(target, points: np.ndarray, seen: Evaluations) -> str:

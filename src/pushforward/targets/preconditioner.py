@@ -4,6 +4,7 @@
 those coordinates whose tails are much heavier than a Gaussian's (`t_i > 0`).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -149,8 +150,8 @@ class Preconditioned(AbstractTarget):
 
     @property
     def knowledge(self) -> Knowledge:
-        """That of the target."""
-        return self.target.knowledge
+        """That of the target, without a symmetry: coordinates may not have it."""
+        return dataclasses.replace(self.target.knowledge, symmetry=None)
 
     def minibatch(self, key: PRNGKeyArray) -> "Preconditioned":
         return self._around(self.target.minibatch(key))

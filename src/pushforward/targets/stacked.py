@@ -105,7 +105,8 @@ class StackedTargets(eqx.Module):
             if _alike(target) != _alike(first):
                 raise UsageError(
                     "Targets trained together must have one dimension and be of one "
-                    "kind (a density, a score, minibatches or noise levels); a "
+                    "kind (a density, a score, minibatches or noise levels), with one "
+                    "symmetry; a "
                     f"{type(first).__name__} in {first.dim} dimensions and a "
                     f"{type(target).__name__} in {target.dim} are not."
                 )
@@ -185,4 +186,6 @@ def target_of_seed(target: Any, per_seed: Any) -> Any:
 def _alike(target: AbstractTarget) -> tuple:
     known = target.knowledge
     has_density = known.no_density is None
-    return target.dim, has_density, known.through_minibatches, known.noise_range
+    group = None if known.symmetry is None else str(known.symmetry)
+    minibatches, noise = known.through_minibatches, known.noise_range
+    return target.dim, has_density, minibatches, noise, group

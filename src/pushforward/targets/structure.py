@@ -62,7 +62,7 @@ def _leaf(name: str, shape: tuple[int, ...], constraint: Constraint) -> Leaf:
                 f"The constraint '{constraint}'{where} needs a square matrix of at "
                 f"least {kind.least} rows, and its shape is {shape}."
             )
-    elif kind.least and (not shape or shape[-1] < kind.least):
+    elif kind.least and (not shape or shape[kind.axis] < kind.least):
         raise UsageError(
             f"The constraint '{constraint}'{where} needs a vector of at least "
             f"{kind.least} numbers, and its shape is {shape}."
@@ -185,7 +185,8 @@ class Structure:
             return self.own_names
         return tuple(n for leaf in self.leaves for n in leaf.coordinate_names())
 
-    def _split(self, u: Float[Array, " d"]) -> list[Float[Array, "..."]]:
+    def split(self, u: Float[Array, " d"]) -> list[Float[Array, "..."]]:
+        """The unconstrained coordinates of each array, in its free shape."""
         ends = np.cumsum([leaf.size for leaf in self.leaves])[:-1]
         parts = jnp.split(u, ends)
         return [
@@ -195,7 +196,7 @@ class Structure:
 
     def unflatten(self, u: Float[Array, " d"]) -> Any:
         """The user's (constrained) tree for the unconstrained vector `u`."""
-        parts = zip(self._split(u), self.leaves, strict=True)
+        parts = zip(self.split(u), self.leaves, strict=True)
         values = [leaf.constraint.constrain(part) for part, leaf in parts]
         return jax.tree.unflatten(self.treedef, values)
 
@@ -218,7 +219,7 @@ class Structure:
 
     def log_det(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """The log-determinant of the Jacobian of `unflatten` at `u`."""
-        parts = zip(self._split(u), self.leaves, strict=True)
+        parts = zip(self.split(u), self.leaves, strict=True)
         return sum(
             (leaf.constraint.log_det(part) for part, leaf in parts),
             jnp.zeros((), u.dtype),

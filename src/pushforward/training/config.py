@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray
 from pushforward import _validate
 from pushforward._version import __version__
 from pushforward.errors import FileError
+from pushforward.mcmc.copies import how_learnt
 from pushforward.methods.base import AbstractTask, describe
 from pushforward.targets.base import AbstractTarget
 from pushforward.targets.examine import fingerprint, same_target
@@ -47,6 +48,7 @@ def describe_target(
         "spec": spec,
         "fingerprint": fingerprint(target),
         "doubts": list(doubts),
+        **({} if target.symmetry is None else {"symmetry": how_learnt(target)}),
     }
 
 
@@ -236,6 +238,11 @@ def _require_same_target(old: Config, now: Config, data: Any) -> None:
         raise FileError(
             "This run was started with another data set and cannot go on with this "
             "one; choose another directory."
+        )
+    if old.get("symmetry") != now.get("symmetry"):
+        raise FileError(
+            "This run was started with another symmetry of its target; choose another "
+            "directory."
         )
     if "fingerprint" in now and not same_target(
         data, now["fingerprint"], old["fingerprint"]

@@ -84,7 +84,7 @@ def explain_divergence(
         found = _outside(target, draws) or _score(target, draws)
         if found is not None:
             return found
-    whitened = np.asarray(jax.vmap(sampler.preconditioner.from_target)(draws))
+    whitened = np.asarray(jax.vmap(sampler.coordinates)(draws))
     size = np.abs(whitened).max(axis=1)
     if np.median(size) > _FAR:
         typical = draws[int(np.argsort(size)[_DRAWS // 2])]

@@ -244,6 +244,7 @@ class Fit(AbstractTrained):
             ("target", self._subject),
             *((name, f"{value:.4g}") for name, value in self.history.last),
             ("history", f"{_counted(len(self.history), 'row')}, in .history"),
+            *(("symmetry", s) for s in [self.config["target"].get("symmetry")] if s),
             *(("doubt", doubt) for doubt in self.doubts),
         ]
         name = self.status.name.lower().replace("_", " ")
@@ -251,6 +252,8 @@ class Fit(AbstractTrained):
 
     def __str__(self) -> str:
         lines = [super().__str__()]
+        if (symmetry := self.config["target"].get("symmetry")) is not None:
+            lines.append(f"  symmetry {symmetry}")
         if self.doubts:
             more = len(self.doubts) - 1
             lines.append(f"  doubt    {self.doubts[0]}{f' ({more} more)' * (more > 0)}")
