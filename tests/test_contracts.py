@@ -72,8 +72,8 @@ def test_every_method_keeps_the_contract(name, tmp_path):
     assert len(fitted.history) > 0
     assert fitted.config["method"]["name"] == name
     # Numbers that were left to us have been chosen, and those that do not apply (noise
-    # levels, losses of the network) are None.
-    left = {"levels", "sampler_levels", "network_loss"}
+    # levels, losses of the network, coordinates that were given) are None.
+    left = {"levels", "sampler_levels", "network_loss", "coordinates"}
     assert set(missing(fitted.config["method"])) <= left
     assert len(repr(method).splitlines()) <= 6
     draws = fitted.sampler.sample(jax.random.key(2), 50)

@@ -169,7 +169,7 @@ def test_a_full_disk_loses_and_leaves_nothing(suffix, tmp_path, monkeypatch):
 
     monkeypatch.setattr("pushforward._files.os.fdopen", on_full_disk)
     monkeypatch.setattr("pushforward.draws.write.tempfile.TemporaryFile", part)
-    with pytest.raises(FileError, match=r"The disk is full: .* is untouched"):
+    with pytest.raises(FileError, match=r"The disk is full: .* is unchanged"):
         make(TREE).stream(KEY, N, path)
     assert written > 100_000
     monkeypatch.undo()

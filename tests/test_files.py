@@ -230,7 +230,9 @@ def test_a_run_of_version_0_1_is_read_and_does_not_go_on(tmp_path, name):
     assert pf.load(out).unconstrained().sample(jax.random.key(0), 5).shape == (5, 2)
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     target = pf.targets.get("gaussian")
-    with pytest.raises(FileError, match=r"started by version 0\.1, .* cannot go on"):
+    with pytest.raises(
+        FileError, match=r"started by version 0\.1, .* cannot be continued"
+    ):
         pf.fit(jax.random.key(0), target, out=out, resume=True, progress=False)
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
 

@@ -128,10 +128,14 @@ def test_codes_that_cannot_be(codes, latent):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "levels"),
-    [({"codes": 0}, True), ({}, False), ({"batch_size": 1}, True)],
+    ("wrong", "levels", "sentence"),
+    [
+        ({"codes": 0}, True, "Weights of codes are learnt by a generator"),
+        ({"batch_size": 1}, True, "Weights of codes are learnt by a generator"),
+        ({}, False, "a score that depends on the noise level, which a ScoreTarget"),
+    ],
 )
-def test_weights_of_codes_that_cannot_be_learnt(wrong, levels):
+def test_weights_of_codes_that_cannot_be_learnt(wrong, levels, sentence):
     smooth = pf.NoiseConditionalTarget(
         lambda x, sigma: -x / sigma**2, dim=1024, sigma_range=(0.3, 3.0)
     )
@@ -141,7 +145,7 @@ def test_weights_of_codes_that_cannot_be_learnt(wrong, levels):
         # A model of the score without levels: a U-Net needs them.
         options["score_network"] = pf.networks.residual(8, 1)
     method = for_images(**options)
-    with pytest.raises(UsageError, match="Weights of codes are learnt by a generator"):
+    with pytest.raises(UsageError, match=sentence):
         pf.fit(KEY, target, method, progress=False)
 
 
@@ -157,7 +161,9 @@ def test_methods_that_train_no_networks_of_whole_batches(name):
 
 
 def test_an_image_has_its_size():
-    target = pf.targets.get("gaussian")
+    target = pf.NoiseConditionalTarget(
+        lambda x, sigma: -x / sigma**2, dim=2, sigma_range=(0.3, 3.0)
+    )
     method = for_images(network=GeneratorSpec(8, 4), steps=2)
     with pytest.raises(UsageError, match="images of 1024 pixels"):
         pf.fit(KEY, target, method, progress=False)
