@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pushforward.mcmc.ascent import (
-    ASCENT_STEPS,
+    ASCENT_EVALUATIONS,
     ascend,
     log_uniform_starts,
     maximum_at,
@@ -52,7 +52,7 @@ def affordable(max_evaluations: int | None) -> int:
     """How many ascents a tenth of a budget pays for."""
     if max_evaluations is None:
         return _ASCENTS
-    return max(_FEWEST, min(_ASCENTS, int(0.1 * max_evaluations) // ASCENT_STEPS))
+    return max(_FEWEST, min(_ASCENTS, int(0.1 * max_evaluations) // ASCENT_EVALUATIONS))
 
 
 def divide(
@@ -83,7 +83,7 @@ def divide(
         best = points[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
         found = maximum_at(target.log_density, best)
         centre, axes = found.position, found.axes
-        evaluations = ascents * ASCENT_STEPS + maximum_cost(target.dim)
+        evaluations = ascents * ASCENT_EVALUATIONS + maximum_cost(target.dim)
     if action.rotations is not None:
         # Along an orbit the density is flat, and its width there is that of the orbit.
         axes = _shortened(axes, jnp.sqrt(jnp.sum(centre**2)))

@@ -25,9 +25,10 @@ from pushforward import _programs
 from pushforward._validate import whole_number
 from pushforward.errors import UsageError
 from pushforward.mcmc.ascent import (
-    ASCENT_STEPS,
+    ASCENT_EVALUATIONS,
     Maximum,
     ascend,
+    is_resolved,
     log_uniform_starts,
     maximum_at,
     maximum_cost,
@@ -59,6 +60,8 @@ _CLIMB_SHARE, _USUAL_TEMPERATURES, _LEAST_TEMPERATURES = 0.25, 15, 4
 _LEAST_WIDE, _LEAST, _LEAST_ASCENTS = 128, 64, 16
 # The share of the starting mixture that spans all maxima.
 _WIDE_SHARE = 0.5
+# A run counts where more than this share of its particles is resolved.
+_RESOLVED = 0.99
 # Two runs agree where their log normalisers differ by less than this.
 _AGREEMENT = 0.2
 # Two maxima are one mode where log q dips by less than this on the way between them.
@@ -303,7 +306,7 @@ def _climb(key: PRNGKeyArray, target: AbstractTarget, bound: float) -> _Climb:
     many = dim <= _MAX_DIM_MANY_MODES
     rounds = _ROUNDS if many else 1
     n = _ASCENTS if many else _ASCENTS_WIDE
-    n = max(_LEAST_ASCENTS, _power_of_two(bound / (rounds * ASCENT_STEPS), n))
+    n = max(_LEAST_ASCENTS, _power_of_two(bound / (rounds * ASCENT_EVALUATIONS), n))
     limit = max(4, min(MAX_MODES, 2**18 // dim**2)) if many else 1
     if _size(limit) * maximum_cost(dim) + _cost_between(limit) > bound:
         limit = min(limit, _SIZES[0])
@@ -317,7 +320,7 @@ def _climb(key: PRNGKeyArray, target: AbstractTarget, bound: float) -> _Climb:
         low, high = (0.1, 100.0 if many else 1.0) if i == 0 else (1.0, 5.0)
         settings = (jnp.asarray(a, float) for a in (centre, scale, low, high))
         best, highest = _ascend_around(key, np.int32(i), target, n, *settings)
-        evaluations += n * ASCENT_STEPS + maximum_cost(dim)
+        evaluations += n * ASCENT_EVALUATIONS + maximum_cost(dim)
         points = np.concatenate([points, np.asarray(best, np.float64)])
         heights = np.concatenate([heights, np.asarray(highest, np.float64)])
         usable = np.isfinite(heights)
@@ -472,7 +475,17 @@ def _temper(key, i, target, base: GaussianMixture, n: int, most) -> Particles:
         full_metric=n >= 5 * target.dim,
     )
     positions = mean[None] + run.positions @ factor.T
-    return eqx.tree_at(lambda r: r.positions, run, positions)
+
+    def resolved(x):
+        return is_resolved(target.log_density, x, target.log_density(x))
+
+    # Where rounding makes the mass, a run has ended nowhere.
+    finished = run.finished & (jnp.mean(jax.vmap(resolved)(positions)) > _RESOLVED)
+    return eqx.tree_at(
+        lambda r: (r.positions, r.finished, r.evaluations),
+        run,
+        (positions, finished, run.evaluations + 2 * n),
+    )
 
 
 def _normaliser(run: Particles) -> float:
