@@ -1,6 +1,7 @@
 """What draws are compared with: exact draws, the user's own, or two explorations."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -388,8 +389,8 @@ def _by_exploration(key, rng, target, n, budget):
 
 def _untrusted(runs: list[Exploration]) -> Iterator[str]:
     """What the explorations say against themselves."""
-    if not all(run.agreed for run in runs):
-        yield "the runs of an exploration disagree about the normaliser"
+    if not all(math.isfinite(run.log_normaliser_se) for run in runs):
+        yield "a run of an exploration did not finish"
     acceptance = min(run.acceptance for run in runs)
     if acceptance < 0.2:
         yield f"an exploration accepted only {acceptance:.0%} of its last moves"
