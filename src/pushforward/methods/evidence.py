@@ -15,6 +15,8 @@ from pushforward.networks import AbstractDensityNetwork
 from pushforward.targets.base import AbstractTarget
 
 _BISECTIONS = 60
+# How far below 0 chance may take an estimate of the divergence.
+_CHANCE = 0.02
 # What is further apart than this is infinitely far.
 _FAR = 1e4
 
@@ -28,7 +30,8 @@ class Evidence(NamedTuple):
         ess: the effective share of the draws, `1 / (1 + var_p(q / p))`.
         ess_particles: the same of the particles, by `p / q`; a mode that the sampler
             lacks takes its share away.
-        divergence: the Jensen-Shannon divergence, from 0 to log 2.
+        divergence: the Jensen-Shannon divergence, from 0 to log 2; log 2 where draws
+            and particles contradict each other.
         log_normaliser: log Z by bridge sampling between both (Bennett, 1976).
     """
 
@@ -63,14 +66,12 @@ class Evidence(NamedTuple):
         low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, bounds)
         c = 0.5 * (low + high)
         hits = jnp.mean(jax.nn.log_sigmoid(c - d)) + jnp.mean(jax.nn.log_sigmoid(q - c))
-        return Evidence(
-            elbo,
-            eubo,
-            _effective(d),
-            _effective(-q),
-            jnp.maximum(jnp.log(2.0).astype(c.dtype) + 0.5 * hits, 0.0),
-            c,
-        )
+        most = jnp.log(2.0).astype(c.dtype)
+        found = most + 0.5 * hits
+        # Less than chance leaves to a classifier: draws lie where there is much more
+        # density than the particles account for, or the other way round.
+        divergence = jnp.where(found < -_CHANCE, most, jnp.maximum(found, 0.0))
+        return Evidence(elbo, eubo, _effective(d), _effective(-q), divergence, c)
 
 
 def _effective(log_w: Float[Array, " n"]) -> Float[Array, ""]:
