@@ -13,7 +13,7 @@ import pytest
 import pushforward as pf
 from pushforward import methods, networks
 from pushforward.errors import FileError, TrainingError, UnfinishedWarning, UsageError
-from pushforward.training import api, runner
+from pushforward.training import api, loop, runner
 from pushforward.training.door import admit
 from wrapped import GAUSSIAN as TINY_GAUSSIAN
 from wrapped import AbstractWrapper
@@ -334,6 +334,25 @@ def test_a_seed_that_breaks_is_frozen_and_the_others_go_on(target, monkeypatch):
     for fitted in fits:
         draws = fitted.sampler.sample(jax.random.key(0), 100)
         assert np.isfinite(draws).all()
+
+
+class Overheated(AbstractWrapper):
+    """Goes non-finite early in its schedule, where the learning rate is high."""
+
+    def step(self, key, target, state):
+        state, info = self.inner.step(key, target, state)
+        hot = (state.clock.step > 10) & (state.clock.progress < 0.3)
+        return poisoned(state, jnp.where(hot, jnp.nan, 0.0)), info
+
+
+def test_training_that_is_stuck_goes_back_and_lowers_its_rate(target):
+    method = Overheated().with_sizes(steps=100)
+    fit = pf.fit(jax.random.key(0), target, method, progress=False)
+    # From step 10 on, once: a third of the 90 steps that are left are left out.
+    assert fit.finished and fit.steps == 100
+    assert fit.nonfinite_steps == loop.RECOVERY
+    (again,) = pf.fit_many(jax.random.key(0)[None], target, method, progress=False)
+    assert again.finished and again.nonfinite_steps == loop.RECOVERY
 
 
 class Hopeless(AbstractWrapper):

@@ -364,6 +364,13 @@ class ExploreAndTrain(AbstractMethod):
         )
         return new, {**found._asdict(), "kept": better.astype(delta.dtype)}
 
+    def recover(self, state: AdaptiveState) -> AdaptiveState:
+        """From the best network that was reviewed, at a lower learning rate."""
+        best = state.best
+        return dataclasses.replace(
+            state, network=best, averaged=best, clock=state.clock.hurry()
+        )
+
     def is_complete(self, state: AdaptiveState) -> Bool[Array, ""]:
         return state.complete
 

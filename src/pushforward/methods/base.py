@@ -113,6 +113,13 @@ class AbstractTask(eqx.Module):
         """Whether further steps would not pay, asked after a review."""
         return jnp.zeros((), bool)
 
+    def recover(self, state: State) -> State:
+        """Where to go on from after many steps that were not finite; pure.
+
+        It is called several times before training is given up.
+        """
+        return state
+
     @abc.abstractmethod
     def result(self, target: Any, state: State) -> Any:
         """What has been learnt so far."""
@@ -214,6 +221,12 @@ class AbstractMethod(AbstractTask):
     @abc.abstractmethod
     def sampler(self, target: AbstractTarget, state: State) -> Sampler:
         """What has been learnt so far."""
+
+    def recover(self, state: State) -> State:
+        """From the averaged weights, at a lower learning rate."""
+        return eqx.tree_at(
+            lambda s: (s.network, s.clock), state, (state.averaged, state.clock.hurry())
+        )
 
     def doubts(self, state: State) -> tuple[str, ...]:
         """What the training itself gives reason to doubt, a sentence for each."""

@@ -34,6 +34,10 @@ class Clock(eqx.Module):
         """After one more step."""
         return Clock(self.step + 1, self.total_steps)
 
+    def hurry(self) -> "Clock":
+        """Further along the schedule by a third of what is left: at a lower rate."""
+        return Clock(self.step + (self.total_steps - self.step) // 3, self.total_steps)
+
     def extend(self, total_steps: int) -> "Clock":
         """The same step of a longer plan."""
         return Clock(self.step, jnp.asarray(total_steps, jnp.int32))

@@ -326,7 +326,8 @@ def _fit_of(
         at = jax.random.fold_in(key, 1)
         reason = explain_divergence(at, target, outcome.result)
         reason = reason or (
-            "look at the density where the draws are, or lower the learning rate"
+            "going back to better weights and lowering the learning rate did not help; "
+            "look at the density where the draws are"
         )
     elif status is not Status.FROZEN:
         at = jax.random.fold_in(key, _DRAW)

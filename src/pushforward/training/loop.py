@@ -21,6 +21,8 @@ _INIT, PREPARE, _REVIEW = 2**32 - 1, 2**32 - 2, 2**32 - 3
 NOT_ENDED = -1
 # This many steps in a row that are not finite end the training of a seed.
 PATIENCE = 100
+# After so many of them, and again after as many more, it goes back (`recover`).
+RECOVERY = 25
 
 
 class RunState(eqx.Module):
@@ -157,6 +159,20 @@ def advance(
     )
     ended = jnp.where(~frozen & (in_a_row >= patience), end, run.ended)
     return RunState(state, end, sums, count, total, in_a_row, ended, run.complete)
+
+
+@_programs.compiled
+def recover(learner: AbstractTask, run: RunState) -> RunState:
+    """The run with each seed that is stuck put where its learner says."""
+    in_a_row = run.nonfinite_in_a_row
+    stuck = (run.ended == NOT_ENDED) & (in_a_row > 0) & (in_a_row % RECOVERY == 0)
+
+    def one(state, stuck):
+        new = learner.recover(state)
+        return jax.tree.map(lambda a, b: jnp.where(stuck, b, a), state, new)
+
+    one = jax.vmap(one) if stuck.shape else one
+    return eqx.tree_at(lambda r: r.state, run, one(run.state, stuck))
 
 
 @_programs.compiled

@@ -26,12 +26,14 @@ from pushforward.training.loop import (
     NOT_ENDED,
     PATIENCE,
     PREPARE,
+    RECOVERY,
     RunState,
     advance,
     all_finite,
     begin,
     first_state,
     means,
+    recover,
     review,
     step_key,
 )
@@ -265,6 +267,8 @@ class _Run:
                 chunk = made - 1 if end < stop else made // 2
                 continue
             state = tried
+            if np.any((found > 0) & (found % RECOVERY == 0) & ~ended):
+                state = recover(self.program, state)
             chunk = _next_chunk(chunk, made, spent)
             step = int(end)
             if step == due:
