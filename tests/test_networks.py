@@ -227,7 +227,7 @@ class TestRegister:
         class MLP(Bent):
             pass
 
-        with pytest.raises(UsageError, match=r"'MLP' already, pushforward\.networks"):
+        with pytest.raises(UsageError, match=r"'MLP' is that of pushforward\.networks"):
             networks.register(MLP)
         assert networks.KINDS["MLP"] is networks.MLP
         networks.register(networks.MLP)

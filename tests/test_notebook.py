@@ -55,7 +55,11 @@ def test_a_fit():
         sampler=sampler,
         status=pf.Status.FINISHED,
         history=History([{"step": 1, "loss": 0.25, "seconds": 1.0}]),
-        config={"method": {"name": "kl"}, "target": {"kind": "Target", "dim": 2}},
+        config={
+            "method": {"name": "kl"},
+            "target": {"kind": "Target", "dim": 2},
+            "steps": 5,
+        },
         evaluations=1000,
         doubts=("it may not fall",),
         steps=5,

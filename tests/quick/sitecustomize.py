@@ -16,9 +16,9 @@ _prepare = session.prepare
 
 
 @functools.wraps(_prepare)
-def _quickly(key, data, learner, steps, directory, describe):
+def _quickly(key, data, learner, steps, *others):
     steps = _STEPS if steps is None else steps
-    return _prepare(key, data, learner, steps, directory, describe)
+    return _prepare(key, data, learner, steps, *others)
 
 
 session.prepare = _quickly

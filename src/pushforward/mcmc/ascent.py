@@ -61,8 +61,9 @@ def is_resolved(
     digits = _DIGITS * jnp.finfo(x.dtype).eps
     beside = log_density(x + digits * signs * jnp.abs(x))
     change = jnp.abs(value - beside)
-    # A support may end there, and the value itself is rounded.
-    return ~(change > 1 + digits * jnp.abs(value)) | jnp.isneginf(beside)
+    # A support may end there. Far out the log density changes by much, but not in
+    # proportion to what it is.
+    return ~(change > 1 + 0.01 * jnp.abs(value)) | jnp.isneginf(beside)
 
 
 def ascend(

@@ -539,7 +539,7 @@ class BoundPermutations(AbstractBound):
     def elements(self) -> np.ndarray:
         return np.array(list(itertools.permutations(range(self.n))), np.int32)
 
-    def move(self, element, value, part):
+    def move(self, element: Array, value: Array, part: _Part) -> Array:
         for axis in part.axes:
             value = jnp.take(value, element, axis=axis)
         return value
@@ -581,7 +581,7 @@ class BoundSigns(AbstractBound):
         signs = list(itertools.product((1.0, -1.0), repeat=self.n))
         return np.array(signs).reshape(-1, self.n)
 
-    def move(self, element, value, part):
+    def move(self, element: Array, value: Array, part: _Part) -> Array:
         if not part.axes:
             return value * element[0].astype(value.dtype)
         shape = [1] * value.ndim
@@ -631,7 +631,7 @@ class BoundRotations(AbstractBound):
         mirror = np.diag([*[1.0] * (self.dim - 1), -1.0])
         return np.stack([np.eye(self.dim), mirror][: self.finite_size])
 
-    def move(self, element, value, part):
+    def move(self, element: Array, value: Array, part: _Part) -> Array:
         turned = value @ element.T.astype(value.dtype)
         return turned
 
