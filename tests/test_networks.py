@@ -410,8 +410,9 @@ def test_a_network_of_particles_moves_with_them(is_centred, score):
     action = group.bind(structure)
     order, element = jnp.array([2, 0, 3, 1], jnp.int32), action.random(key)
     element = (element[0], order)
-    x = jax.random.normal(jax.random.key(1), (network.out_size,))
-    own = jax.random.normal(key, (count,))
+    # In the precision of networks, whatever that of the coordinates is.
+    x = jax.random.normal(jax.random.key(1), (network.out_size,), jnp.float32)
+    own = jax.random.normal(key, (count,), jnp.float32)
     more, moved = (() if score else (a,) for a in (own, own[order]))
 
     def at(x, more):

@@ -179,7 +179,7 @@ def test_what_cannot_be_weighed():
         pf.weigh(KEY, pf.ScoreTarget(lambda x: -x, dim=2), plain)
     with pytest.raises(UsageError, match="other parameters"):
         pf.weigh(KEY, pf.Target(lambda x: -jnp.sum(x**2), dim=3), plain)
-    with pytest.raises(UsageError, match="at least 100 draws"):
+    with pytest.raises(UsageError, match="at least 100, not 10"):
         pf.weigh(KEY, target, plain, 10)
     with pytest.raises(UsageError, match="not a number at 10,000"):
         pf.weigh(KEY, pf.Target(lambda x: jnp.nan * jnp.sum(x), dim=2), plain)
