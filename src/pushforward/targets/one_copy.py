@@ -104,6 +104,8 @@ class Copy(eqx.Module):
                 for k in range(each.n):
                     at = scores(list(range(k)))[k:]
                     total += at[0] - jax.nn.logsumexp(at)
+            else:
+                raise _not_divided(each)
         if together:
             logits = self._logits(together, values)
             # The first element changes nothing.
@@ -136,6 +138,8 @@ class Copy(eqx.Module):
                     places.append(chosen)
                 order = jnp.stack(places).astype(jnp.int32)
                 values = each.act(order, values)
+            else:
+                raise _not_divided(each)
         if together:
             logits = self._logits(together, values)
             chosen = jax.random.categorical(jax.random.fold_in(key, len(alone)), logits)
@@ -232,6 +236,13 @@ def divided(
     if action.finite_size <= MAX_ELEMENTS and not turned & set().union(*arrays):
         return (), tuple(groups)
     return (), ()
+
+
+def _not_divided(group: AbstractBound) -> NotImplementedError:
+    """A group that is counted and not divided out would make densities wrong."""
+    return NotImplementedError(
+        f"Nothing says which share of a point belongs to one copy under {group}."
+    )
 
 
 def _elements(groups) -> tuple[Array, ...]:
