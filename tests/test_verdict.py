@@ -22,7 +22,7 @@ from pushforward.diagnostics.reference import (
     percent,
     point,
 )
-from pushforward.diagnostics.tests import TESTS, Evidence
+from pushforward.diagnostics.tests import TESTS, Evidence, Need
 from pushforward.diagnostics.two_sample import (
     MeanChange,
     RobustScaler,
@@ -213,6 +213,12 @@ def test_exact_draws_of_a_density_that_ends_abruptly_pass():
     assert "ends abruptly" in finding(verdict, "Stein discrepancy").sentence
     off = 1.15 * exact(jax.random.key(0), N)
     assert check(jax.random.key(0), target, off, n=N).outcome is Outcome.FAILED
+
+
+def test_half_of_the_false_alarms_is_left_for_moved_draws():
+    """What `verdict._HMC_LEVEL` rests on."""
+    alone = [test for test in TESTS if Need.REFERENCE not in test.needs]
+    assert 2 * len(alone) <= len(TESTS)
 
 
 def test_a_small_budget_is_kept_and_never_passes(mog2):

@@ -1,7 +1,7 @@
 """Compiled programs: how they are compiled, and how long they are kept.
 
 Most of the time of a first fit is compilation. On a CPU the emitters that XLA has used
-since 2025 take half as long again as the older ones, for code that is no faster here.
+since 2025 take longer than the older ones, for code that is no faster here.
 
 A density is a part of the programs that are compiled for it, some 30 MB of them, and
 JAX keeps programs as long as the functions that were compiled. Ours live as long as the

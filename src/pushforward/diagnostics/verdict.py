@@ -37,7 +37,7 @@ FALSE_ALARMS = 0.01
 
 # Draws that differ from a reference made here fail only if they move: a test of its
 # own. With half of the false alarms, and the tests that need no reference with theirs
-# (two of five or more), exact draws keep to the promise even if the reference is wrong;
+# (at most half of all), exact draws keep to the promise even if the reference is wrong;
 # but for a suspicion about the weights of modes, which has a level of its own.
 _HMC_LEVEL = FALSE_ALARMS / 2
 
@@ -206,8 +206,8 @@ def check(
         n: How many draws are tested; of more a random part is taken, always of this
             size, so that the verdict does not depend on how many were given.
         max_evaluations: How many evaluations of the target may be spent; without a
-            bound, a reference made here takes some 16 million. Where a test or a
-            reference cannot be afforded, the verdict is inconclusive or failed.
+            bound, a reference made here takes millions. Where a test or a reference cannot
+            be afforded, the verdict is inconclusive or failed.
 
     Returns:
         The verdict. Its outcome is failed where a test rejects (one that needs a

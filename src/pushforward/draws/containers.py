@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,6 +48,15 @@ def _shapes(structure: Structure, n: int) -> dict[str, tuple[int, ...]]:
     return {name: (n, *leaf.shape) for name, leaf in leaves}
 
 
+def _fill(arrays: Sequence[Any], blocks: Blocks) -> None:
+    """Writes the blocks one after another, each leaf into its own array on disk."""
+    start = 0
+    for leaves in blocks:
+        for array, leaf in zip(arrays, leaves, strict=True):
+            array[start : start + len(leaf)] = leaf
+        start += len(leaves[0])
+
+
 def write_hdf5(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> None:
     """A dataset for each array of the tree."""
     h5py = require(".h5")
@@ -56,11 +65,7 @@ def write_hdf5(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> 
             into.create_dataset(name.replace("/", "."), shape, _dtype())
             for name, shape in _shapes(structure, n).items()
         ]
-        start = 0
-        for leaves in blocks:
-            for dataset, leaf in zip(datasets, leaves, strict=True):
-                dataset[start : start + len(leaf)] = leaf
-            start += len(leaves[0])
+        _fill(datasets, blocks)
 
 
 def write_parquet(file: BinaryIO, structure: Structure, n: int, blocks: Blocks) -> None:
@@ -97,11 +102,7 @@ def write_zarr(path: Path, structure: Structure, n: int, blocks: Blocks) -> None
             )
             for name, shape in _shapes(structure, n).items()
         ]
-        start = 0
-        for leaves in blocks:
-            for array, leaf in zip(arrays, leaves, strict=True):
-                array[start : start + len(leaf)] = leaf
-            start += len(leaves[0])
+        _fill(arrays, blocks)
         part.rename(path)
     except OSError as error:
         raise _files.explain(path, error) from error

@@ -122,7 +122,7 @@ def smooth(
     key, target = one_key(key), as_target(target)
     target.require_values("smooth")
     for leaf in target.structure.leaves:
-        if leaf.constraint.kind not in ("real", "centred"):
+        if not leaf.constraint.bijection.isometric:
             where = f" on {leaf.name!r}" if leaf.name else ""
             raise UsageError(
                 f"smooth cannot add noise under the constraint '{leaf.constraint}'"

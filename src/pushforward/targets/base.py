@@ -580,7 +580,7 @@ class NoiseConditionalTarget(AbstractDeterministicTarget):
         self.structure, self.action = bind_symmetry(structure, symmetry)
         self.sigma_range = (low, high)
         for leaf in self.structure.leaves:
-            if leaf.constraint.kind not in ("real", "centred"):
+            if not leaf.constraint.bijection.isometric:
                 where = f" on {leaf.name!r}" if leaf.name else ""
                 raise UsageError(
                     f"A NoiseConditionalTarget cannot have the constraint "

@@ -41,6 +41,8 @@ class Bijection:
     coordinates: Callable[[int], int] | None = None
     # The axis along which it holds.
     axis: int = -1
+    # Whether `x` is linear in `u` and keeps lengths.
+    isometric: bool = False
     # Numbers on which symmetries act, linear in `u` and of the shape of `x`, and back.
     lift: Callable[[Array], Array] = lambda u: u
     lower: Callable[[Array], Array] = lambda x: x
@@ -140,7 +142,9 @@ def _sigmoid_log_det(u: Array) -> Array:
 
 
 KINDS: dict[str, Bijection] = {
-    "real": Bijection(0, lambda u: u, lambda x: x, jnp.zeros_like, jnp.isfinite),
+    "real": Bijection(
+        0, lambda u: u, lambda x: x, jnp.zeros_like, jnp.isfinite, isometric=True
+    ),
     "positive": Bijection(0, jnp.exp, jnp.log, lambda u: u, lambda x: x > 0),
     "greater_than": Bijection(
         1,
@@ -211,6 +215,7 @@ KINDS: dict[str, Bijection] = {
         lost=1,
         least=2,
         axis=0,
+        isometric=True,
         lift=_centred,
         lower=_uncentred,
     ),

@@ -239,7 +239,8 @@ class Signs(AbstractFactor):
         for i in self.leaves(structure, everywhere=True):
             leaf = structure.leaves[i]
             what = repr(leaf.name) if leaf.name else "the vector"
-            if leaf.constraint.kind not in (*_LINEAR, "circular"):
+            plain = leaf.constraint.bijection.isometric
+            if not plain and leaf.constraint.kind != "circular":
                 raise UsageError(
                     f"The symmetry {self} changes the sign of {what}, whose constraint "
                     f"is '{leaf.constraint}'."
@@ -289,7 +290,7 @@ class Rotations(AbstractFactor):
         for i in self.leaves(structure):
             leaf = structure.leaves[i]
             what = repr(leaf.name) if leaf.name else "the vector"
-            if leaf.constraint.kind not in _LINEAR:
+            if not leaf.constraint.bijection.isometric:
                 raise UsageError(
                     f"The symmetry {self} rotates {what}, whose constraint is "
                     f"'{leaf.constraint}'."
@@ -333,7 +334,7 @@ class Translations(AbstractFactor):
         for i in self.leaves(structure):
             leaf = leaves[i]
             what = repr(leaf.name) if leaf.name else "the vector"
-            if leaf.constraint.kind not in _LINEAR:
+            if not leaf.constraint.bijection.isometric:
                 raise UsageError(
                     f"The symmetry {self} moves {what}, whose constraint is "
                     f"'{leaf.constraint}'."
@@ -467,8 +468,6 @@ _KINDS: dict[str, Any] = {
     "rotations": Rotations,
     "translations": Translations,
 }
-# Constraints under which parameters are linear in the coordinates.
-_LINEAR = ("real", "centred")
 
 
 @dataclasses.dataclass(frozen=True)
