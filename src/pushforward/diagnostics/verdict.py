@@ -206,8 +206,8 @@ def check(
         n: How many draws are tested; of more a random part is taken, always of this
             size, so that the verdict does not depend on how many were given.
         max_evaluations: How many evaluations of the target may be spent; without a
-            bound, a reference made here takes millions. Where a test or a reference cannot
-            be afforded, the verdict is inconclusive or failed.
+            bound, a reference made here takes millions. Where a test or a reference
+            cannot be afforded, the verdict is inconclusive or failed.
 
     Returns:
         The verdict. Its outcome is failed where a test rejects (one that needs a
